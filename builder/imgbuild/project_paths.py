@@ -129,5 +129,5 @@ def find(named: Path | None) -> Project:
             return Project(matrix=path)
         if os.path.lexists(path):
             message = f"{path} is not a file, or a link to a missing one"
-            raise InputError(message, hint="remove it, or name another file with --matrix")
+            raise InputError(message, hint="remove it, or specify another file with --matrix")
     return catalogue()

@@ -234,7 +234,7 @@ def test_changed_file_makes_lock_stale(user: Project, tmp_path: Path) -> None:
     (copy / "train.sh").write_text("#!/bin/sh\necho other\n")
     for verb in (("lock", "--check", OWN), ("build", OWN)):
         result = other.run(*verb, status=5).stderr
-        assert "train.sh has changed: sha256" in result
+        assert "train.sh has changed: its sha256 is" in result
         assert f"imgbuild lock {OWN}" in result
     (copy / "train.sh").unlink()
     assert "train.sh: No such file" in other.run("build", OWN, status=5).stderr

@@ -76,7 +76,7 @@ def test_check_passes_until_pin_changes(project, base, site):
     assert project.run("lock", TARGET, "--check").stdout.strip() == f"{TARGET} {digest}"
     project.write(base, thewheel="2.0")
     done = project.run("lock", TARGET, "--check", status=5)
-    assert "thewheel 1.0 is locked, thewheel==2.0 is required" in " ".join(done.stderr.split())
+    assert "thewheel 1.0 is locked, but thewheel==2.0 is required" in " ".join(done.stderr.split())
     assert f"imgbuild lock {TARGET}" in " ".join(done.stderr.split())
     project.run("build", TARGET, status=5)
     assert project.files() == before

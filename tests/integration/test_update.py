@@ -96,8 +96,8 @@ def test_update_adds_row_reports_refusal_and_changed_cause(project, site, tmp_pa
     state, wheels = project.files(), len(site.received_requests(HELD))
     again = project.run("update", TARGET)
     assert again.stdout == (
-        f"{NEW}: nothing to do\n{NEW}: rejected before, for the same reasons: thewheel 3.0\n"
-        f"{NEW}: thewheel 4.0 within the cool-down period\n"
+        f"{NEW}: no newer versions to try\n{NEW}: rejected before, for the same reasons: thewheel"
+        f" 3.0\n{NEW}: thewheel 4.0 within the cool-down period\n"
     )
     assert (matrix(project), project.files()) == (after, state)
     assert len(site.received_requests(HELD)) == wheels

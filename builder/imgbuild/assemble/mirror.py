@@ -220,7 +220,7 @@ class Mirror:
 
     def _give_up(self, error: ImgbuildError, reporter: Reporter) -> None:
         self._given_up = True
-        reporter.warn(f"the mirror {self.repository} is skipped: {error.message}")
+        reporter.warn(f"skipping the mirror {self.repository}: {error.message}")
 
     def _fetch(self, item: Input, context: Context, bar: ProgressBar, stop: Stop) -> Digest | None:
         """One file; None if it is not in the mirror."""
@@ -236,7 +236,7 @@ class Mirror:
         except IntegrityError as error:
             if self.only:
                 raise
-            message = f"{item.file} of {self.repository} is skipped: {error.message}"
+            message = f"skipping {item.file} in {self.repository}: {error.message}"
             context.reporter.warn(message)
             return None
         return item.digest

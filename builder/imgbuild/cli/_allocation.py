@@ -51,7 +51,9 @@ def requested(options: AllocationOptions) -> Allocation:
     """The resources of each task of an array; InputError for options that the array itself sets."""
     wrong = words(resources := allocation(options), log=True)
     if wrong:
-        raise InputError("\n".join(wrong), hint="see --help for the forms of these options")
+        raise InputError(
+            "\n".join(wrong), hint="see --help for the accepted forms of these options"
+        )
     return resources
 
 

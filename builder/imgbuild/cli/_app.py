@@ -46,9 +46,7 @@ class Verb(msgspec.Struct, frozen=True):
 VERBS = {
     "list": Verb(COMMON, "List the targets of the matrix with versions, states and test results"),
     "show": Verb(COMMON, "Show the versions, digest, size, tests and commands of a target"),
-    "init": Verb(
-        COMMON, "Create an image for a project, based on the published target that matches best"
-    ),
+    "init": Verb(COMMON, "Create an image for a project, based on the best matching target"),
     "add": Verb(COMMON, "Add packages to the image of a project"),
     "remove": Verb(COMMON, "Remove packages that were added to the image of a project"),
     "lock": Verb(COMMON, "Lock every input of targets by hash"),
@@ -181,7 +179,7 @@ def _replacement(group: str) -> str | None:
     """The replacement of a removed verb that the command line names below `group`."""
     words = sys.argv[1 : 2 + group.count(" ")]
     replacement = REMOVED.get(" ".join(words))
-    return f"its replacement: imgbuild {replacement}" if replacement else None
+    return f"use imgbuild {replacement} instead" if replacement else None
 
 
 def _suggestion(error: Exception, text: str) -> str:
@@ -217,7 +215,7 @@ def run_verb() -> int:
             put(text)
             return InputError.exit_code
         message = f"{name}: {text}{_suggestion(error, text)}"
-        hint = f"see: imgbuild help{name.removeprefix('imgbuild')}"
+        hint = f"see imgbuild help{name.removeprefix('imgbuild')}"
         if type(error).__name__ == "UsageError":
             hint = _replacement(name) or hint
         if name in TAKES_COMMAND and type(error).__name__ == "NoSuchOption":

@@ -57,7 +57,7 @@ def on_slurm(name: str, function: Callable[..., None]) -> Callable[..., None]:
         cluster = taken(Cluster, options)
         if cluster.on == "local":
             if cluster != Cluster():
-                message = f"imgbuild {name}: options of Slurm need --on slurm"
+                message = f"imgbuild {name}: Slurm options require --on slurm"
                 raise InputError(message, hint="add --on slurm, or omit them")
             function(**options)
             return
@@ -126,7 +126,8 @@ def _run(verb: str, options: Mapping[str, Any], handed: tuple[str, ...], cluster
     taken = {entry.target for entry in done} | {entry.target for entry in live}
     unsubmitted = tuple(task for task in tasks if task.target not in taken)
     console.info(
-        f"{len(unsubmitted)} to submit, {len(live)} already queued, {len(done)} already done"
+        f"tasks: {len(unsubmitted)} to submit, {len(live)} already queued, {len(done)} already"
+        " completed"
     )
     if unsubmitted:
         live += array.start(
@@ -175,7 +176,7 @@ def _report(
     if bad:
         console.error(
             f"{len(bad)} of {len(ends)} targets failed: {', '.join(bad)}",
-            hint="the same command submits these again",
+            hint="run the same command again to resubmit them",
         )
         raise typer.Exit(1)
 

@@ -201,8 +201,8 @@ def _absent(findings: Sequence[Finding]) -> Iterator[str]:
         elif evidence is not None:
             imported[evidence.subject.partition(".")[0]] = None
     for names, text, check in (
-        (required, "required and not in this package set", "metadata"),
-        (imported, "imported, and no package in this package set provides them", "imports"),
+        (required, "required, but not in this package set", "metadata"),
+        (imported, "imported, but not provided by any package in this package set", "imports"),
     ):
         if names:
             more = (

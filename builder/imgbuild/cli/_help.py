@@ -124,7 +124,7 @@ def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -
             flag = max(option.opts, key=len)
             values = " and ".join(given_values(option.opts, args)) or "several"
             message = f"{ctx.command_path}: {flag} accepts one value, not {values}"
-            raise InputError(message, hint="use one of them, or run the command once for each")
+            raise InputError(message, hint="use one of them, or run the command once per value")
 
 
 def given_values(flags: Sequence[str], args: Sequence[str]) -> list[str]:

@@ -48,7 +48,7 @@ def excerpt(problem: Problem) -> list[str]:
     return [f"{margin} |", f"{number} | {visible(shown)}", f"{margin} | {indent}{carets}"]
 
 
-STOPPED = "interrupted; finished work is kept: run the same command again to continue"
+STOPPED = "interrupted; completed work is kept, so run the same command again to continue"
 
 
 ASCII = str.maketrans({"→": "->", "…": "...", "─": "-", "│": "|", "├": "|", "└": "`"})

@@ -99,7 +99,7 @@ def _factor(value: object) -> float:
     except ValueError:
         number = 0.0
     if not 0.1 <= number < float("inf"):
-        message = f"{text!r} is not a factor; expected a number of at least 0.1"
+        message = f"{text!r} is not a valid factor; expected a number of at least 0.1"
         raise typer.BadParameter(message)
     return number
 

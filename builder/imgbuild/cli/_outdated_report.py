@@ -111,7 +111,7 @@ def _title(report: OutdatedReport) -> str:
 
 def _row(each: NewerVersion) -> tuple[str, ...]:
     if each.error:
-        return (each.package, each.version or NONE, NONE, NONE, f"not looked up: {each.error}")
+        return (each.package, each.version or NONE, NONE, NONE, f"not checked: {each.error}")
     words = [*each.reasons[:REASONS]]
     if len(each.reasons) > REASONS:
         words.append(f"{len(each.reasons) - REASONS} more")
@@ -172,7 +172,13 @@ def _vulnerable(known: KnownVulnerabilities | None, *, whole: bool) -> Iterator[
         yield _vulnerability(each)
     rest = 0 if whole else len(open_ones) - min(len(counted), ROWS)
     if rest:
-        yield ("advisories", NONE, NONE, NONE, f"and {rest} vulnerabilities: imgbuild cves")
+        yield (
+            "advisories",
+            NONE,
+            NONE,
+            NONE,
+            f"and {rest} more vulnerabilities; imgbuild cves lists them",
+        )
 
 
 def _vulnerability(each: Vulnerability) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ def refuse_shared_layout(selected: Sequence[Selected], layout: Path | None) -> N
     """InputError if `layout` is given for several targets."""
     if layout is not None and len(selected) > 1:
         message = f"--layout {layout} is one image, {len(selected)} targets are selected"
-        raise InputError(message, hint="name one target, or omit --layout")
+        raise InputError(message, hint="specify one target, or omit --layout")
 
 
 def single_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:

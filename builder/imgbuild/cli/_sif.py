@@ -146,7 +146,7 @@ def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInpu
 
 def _only(item: Selected, arches: Sequence[Arch]) -> Arch:
     """The architecture that is built: the named one, else this machine's, else the only one."""
-    named = at_most_one(arches, "a SIF or squashfs is for one architecture")
+    named = at_most_one(arches, "a SIF or squashfs file has one architecture")
     return named or of_machine(item.arches)[0]
 
 

@@ -136,7 +136,7 @@ class OneTarget(Group, frozen=True, kw_only=True):
         if self.target:
             if len(self.target) > 1:
                 message = f"one target is expected, not {' and '.join(self.target)}"
-                raise InputError(message, hint="name one of them")
+                raise InputError(message, hint="specify one of them")
             name, words = self.target[0], (*((self.name,) if self.name else ()), *words)
         elif self.name:
             name = self.name
@@ -144,7 +144,7 @@ class OneTarget(Group, frozen=True, kw_only=True):
             name = ""
         else:
             message = "Missing argument 'TARGET'"
-            raise InputError(message, hint="name a target; `imgbuild list` shows them")
+            raise InputError(message, hint="specify a target; `imgbuild list` shows them")
         return name, words[1:] if words[:1] == ("--",) else words
 
     def project(self, name: str = "") -> Project:

@@ -142,7 +142,7 @@ def _names(selection: WholeTargets, session: Session) -> list[str]:
     names = [name for name, target in targets.items() if target.recommended]
     if not names:
         message = f"{session.project.matrix} has no recommended target"
-        raise NothingSelected(message, hint="name targets, or use --all")
+        raise NothingSelected(message, hint="specify targets, or use --all")
     return names
 
 
@@ -174,7 +174,7 @@ def _print_planned(
 
 def _planned_lines(item: PlannedUpdate) -> Iterator[str]:
     if not item.trials:
-        yield f"{item.source}: nothing to do"
+        yield f"{item.source}: no newer versions to try"
     for package, versions in item.trials.items():
         yield f"{item.source}: {package} {', '.join(versions)}"
     yield from _waiting(item.source, item.waiting)
@@ -192,7 +192,7 @@ def _lines(item: RowUpdate) -> Iterator[str]:
                 f" {size_text(part.pull)} of {size_text(part.total)} to pull"
             )
     elif not item.refused:
-        yield f"{item.source}: nothing to do"
+        yield f"{item.source}: no newer versions to try"
     for refusal in item.refused:
         yield f"{item.source}: rejected {refusal.package} {refusal.version}"
         yield from (f"  {reason}" for reason in refusal.reasons[:REASONS])
@@ -202,10 +202,10 @@ def _lines(item: RowUpdate) -> Iterator[str]:
         versions = ", ".join(f"{refusal.package} {refusal.version}" for refusal in item.kept)
         yield f"{item.source}: rejected before, for the same reasons: {versions}"
     for entry in item.unwritten:
-        yield f"{item.source}: learned, but a lock of the matrix violates it: {entry}"
+        yield f"{item.source}: learned constraint {entry}, which a lock of the matrix violates"
     yield from _waiting(item.source, item.waiting)
 
 
 def _waiting(source: str, waiting: dict[str, tuple[str, ...]]) -> Iterator[str]:
     for package, versions in waiting.items():
-        yield f"{source}: {package} {', '.join(versions)} within the cool-down period"
+        yield f"{source}: {package} {', '.join(versions)} skipped, within the cool-down period"

@@ -131,7 +131,7 @@ def _update(
     wrote: tuple[Path, ...] = ()
     if dry_run:
         transaction.discard(project)
-        console.info("nothing was written: --dry-run")
+        console.info("nothing was written because of --dry-run")
     else:
         wrote = tuple(_commit(project, text, value, planned))
         console.info(f"wrote {project.matrix.name} and {count(len(wrote) - 1, 'file')} of its lock")
@@ -158,7 +158,9 @@ def _planned(
     origin = move.lock or value.published[old].origin
     if not origin:
         message = f"{project.matrix}: published.{old} has no source (`from`)"
-        raise InputError(message, hint="add `from:`, or name the place: --to TARGET --lock PLACE")
+        raise InputError(
+            message, hint="add `from:`, or specify the source with --to TARGET --lock PLACE"
+        )
     place = origin
     if origin == init.INSTALLED:
         init.require_target(project_paths.catalogue(), new)

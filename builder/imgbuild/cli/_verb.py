@@ -37,7 +37,7 @@ def _whole_number(least: int, value: object) -> int:
         message = f"{text!r} is not a whole number of at least {least}"
         raise typer.BadParameter(message)
     if len(text) > LONGEST:
-        message = f"{text[:LONGEST]}… is too large a number"
+        message = f"the number {text[:LONGEST]}… is too large"
         raise typer.BadParameter(message)
     return int(text)
 

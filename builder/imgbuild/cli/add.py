@@ -62,14 +62,14 @@ def add(
     session = open_session(matrix, Options(offline=offline))
     name = added.row_of(session, target or [], "imgbuild add")
     parsed = [_parsed(text) for text in added.with_names(session, requirements or [])]
-    with console.step("looking up the added packages"):
+    with console.step("checking the added packages"):
         problems = added.problems(session, name, parsed, system or [])
     if problems:
         message = f"{'this' if len(problems) == 1 else 'these'} cannot be added to {name}"
         raise NoSolution(
             message,
             reasons=tuple(problems),
-            hint="name other versions or packages, or a later `as_of` in the row",
+            hint="use other versions or packages, or set a later `as_of` in the row",
         )
     changes = edit_row.add(session.project.matrix, name, parsed, system or [])
     console.info(f"next: imgbuild lock {name}")

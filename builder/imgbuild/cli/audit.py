@@ -177,7 +177,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         """
         arches = selection.arches
         if len(arches) > 1:
-            message = f"one package set has one architecture, not {', '.join(arches)}"
+            message = f"a package set has one architecture, not {', '.join(arches)}"
             raise InputError(message, hint="pass --arch once")
         arch = arches[0] if arches else Arch.parse(platform.machine())
         subject = _Subject(
@@ -420,7 +420,7 @@ def audit(
     else:
         for given in packages.given():
             message = f"{given} does not apply to locked targets"
-            raise InputError(message, hint="omit it, or name versions or --environment")
+            raise InputError(message, hint="omit it, or specify versions or --environment")
         reports = _audit_targets(
             selection, checks, keep=keep, offline=offline, again=packages.again, code=user_code
         )
@@ -469,7 +469,7 @@ def _end(reports: Sequence[Report], hint: str) -> None:
         raise AuditFailed(message, hint=hint)
     unread = [entry.what for report in failed for entry in report.unread if entry.required]
     message = f"not all packages were read: {', '.join(unread)}"
-    raise AuditFailed(message, hint="see the lines `not read` above for the reasons")
+    raise AuditFailed(message, hint="see the lines marked `not read` above for the reasons")
 
 
 def _refuse(
@@ -495,9 +495,9 @@ def _refuse(
         raise InputError(message, hint="pass either versions or an environment")
     if replaced:
         message = f"--replace {replaced[0]} applies to targets"
-        raise InputError(message, hint="name a target, or omit it")
+        raise InputError(message, hint="specify a target, or omit it")
     if keep is not None:
-        message = f"{'--keep' if keep else '--drop'}: only wheels of targets are downloaded"
+        message = f"{'--keep' if keep else '--drop'} applies only to wheels of targets"
         raise InputError(message, hint="omit it")
 
 

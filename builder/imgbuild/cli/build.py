@@ -222,8 +222,8 @@ def _answer_wheels(session: Session, selected: Sequence[Selected], output: Path 
 
 def _refuse_file(selection: BuildSelection, part: ImagePart | None, *, docker: bool) -> None:
     if selection.arch and not selection.arches:
-        message = "--arch all: a SIF or squashfs is for one architecture"
-        raise InputError(message, hint="name one of them")
+        message = "--arch all: a SIF or squashfs file has one architecture"
+        raise InputError(message, hint="specify one of them")
     if part is not None or docker:
         message = "--format sif and squashfs cannot be combined with --only or --builder"
         raise InputError(message, hint="omit --only and --builder")

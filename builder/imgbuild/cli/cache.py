@@ -149,8 +149,8 @@ def prune_cache(
     """
     limit = size_limit() if max_size is None else parse_size(max_size, "--max-size")
     if limit is None:
-        message = "no size is given"
-        raise InputError(message, hint="--max-size 20G, or set IMGBUILD_CACHE_SIZE")
+        message = "no maximum size is specified"
+        raise InputError(message, hint="pass --max-size 20G, or set IMGBUILD_CACHE_SIZE")
     _removed(prune.prune(Store.open(), limit))
 
 
@@ -185,7 +185,7 @@ def verify() -> None:
         console.info("no damage found")
         return
     message = f"{count(len(damaged), 'damaged entry', 'damaged entries')} of {store.root} removed"
-    hint = "check the disk; the next build fetches the files again"
+    hint = "check the disk for errors; the next build downloads the files again"
     if not console.json:
         raise IntegrityError(message, hint=hint)
     console.error(message, hint=hint)  # the result is on stdout already

@@ -168,7 +168,7 @@ def jobs(
 def _shard(text: str) -> tuple[int, int]:
     part, _, parts = text.partition("/")
     if not (is_number(part) and is_number(parts) and 1 <= int(part) <= int(parts)):
-        message = f"--shard {text}: not a shard"
+        message = f"--shard {text}: not a valid shard"
         raise InputError(message, hint="write I/N, such as 1/3, 2/3 and 3/3")
     return int(part), int(parts)
 
@@ -244,8 +244,10 @@ def _with_results(session: Session, folder: Path) -> JobPlan:
     names = {path.name.partition("@")[0] for path in folder.glob("*@*") if path.is_dir()}
     targets = sorted(names & session.matrix.targets.keys())
     if not targets:
-        message = f"{folder} has no results of a target of the matrix"
-        raise InputError(message, hint="run a script of `imgbuild ci script`, or name --results")
+        message = f"{folder} contains no results for targets of the matrix"
+        raise InputError(
+            message, hint="run a script written by `imgbuild ci script`, or specify --results"
+        )
     settings = _ci_options.settings_of(session, None, gpu=True)
     return _ci_options.chosen(session, targets, JobQuery(labels=False), settings, None, ())
 

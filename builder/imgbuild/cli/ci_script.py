@@ -121,7 +121,7 @@ def script(
     jobs = {name for name in chosen if "@" in name}
     if jobs and (len(jobs) < len(chosen) or selection.everything):
         message = "jobs and targets cannot be combined"
-        raise InputError(message, hint="name only jobs (TARGET@…), or only targets")
+        raise InputError(message, hint="specify only jobs (TARGET@…), or only targets")
     session = open_session(selection.matrix)
     settings = _ci_options.settings_of(session, how.gate, gpu=not how.no_gpu)
     options = _script_options(session.project, session.matrix.registry, selection, how, request)
@@ -172,17 +172,19 @@ def _script_options(
         message = "--no-push cannot be combined with a registry or a signature"
         raise InputError(message, hint="omit --registry, --sign-key and --keyless")
     if not how.no_push and not place:
-        message = "no repository to push images to is given"
-        raise InputError(message, hint="--registry HOST/REPOSITORY, or registry: in the matrix")
+        message = "no repository to push images to is specified"
+        raise InputError(
+            message, hint="pass --registry HOST/REPOSITORY, or set `registry:` in the matrix"
+        )
     if how.through == "here":
-        message = "--through here: jobs test images, not the active environment"
-        raise InputError(message, hint="omit it, or name what runs the image")
+        message = "--through here: jobs can test only images, not the active environment"
+        raise InputError(message, hint="omit it, or specify an engine")
     if how.sign_key is not None and how.keyless:
         message = "--sign-key and --keyless cannot be combined"
         raise InputError(message, hint="omit one of them")
     slurm = how.on == "slurm"
     if not slurm and request != AllocationOptions():
-        message = "options of Slurm need --on slurm"
+        message = "Slurm options require --on slurm"
         raise InputError(message, hint="add --on slurm, or omit them")
     selected = [*(f"--arch={arch}" for arch in selection.arches)]
     selected += [f"--gate={tier}" for tier in how.gate or ()] + ["--no-gpu"] * how.no_gpu

@@ -116,8 +116,8 @@ def cves(
         imgbuild cves --all --attach-to registry.example/rl --sign-key cosign.key
     """
     if sign_key is not None and attach is None:
-        message = "--sign-key needs --attach-to"
-        raise InputError(message, hint="name the repository: --attach-to HOST/REPOSITORY")
+        message = "--sign-key requires --attach-to"
+        raise InputError(message, hint="specify the repository: --attach-to HOST/REPOSITORY")
     key = keys.load_private(sign_key) if sign_key else None
     repository = parse_repository(attach) if attach is not None else None
     session = open_session(selection.matrix, names=selection.named)
@@ -314,7 +314,7 @@ def _end(reports: Sequence[CveReport]) -> None:
     if console.json:  # the answer is on stdout already
         raise typer.Exit(AuditFailed.exit_code)
     names = ", ".join(f"{report.target} {report.arch}" for report in failed)
-    message = f"known vulnerabilities of at least {failed[0].threshold} severity in {names}"
+    message = f"known vulnerabilities with severity {failed[0].threshold} or higher in {names}"
     raise AuditFailed(message, hint=HINT)
 
 

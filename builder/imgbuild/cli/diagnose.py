@@ -62,9 +62,9 @@ def diagnose(files: FILES = None, short: SHORT = False) -> None:
     names = files or [Path("-")]
     if names == [Path("-")]:
         if sys.stdin.isatty():
-            message = "diagnose reads a log from stdin, and stdin is a terminal"
+            message = "no log was specified, and stdin is a terminal"
             raise InputError(
-                message, hint="imgbuild diagnose FILE, or COMMAND 2>&1 | imgbuild diagnose"
+                message, hint="run imgbuild diagnose FILE, or COMMAND 2>&1 | imgbuild diagnose"
             )
         result = diagnosis.diagnose(sys.stdin.buffer, "stdin")
     else:

@@ -79,7 +79,7 @@ def compare_files(
 def _of_files(
     names: Sequence[str], arches: Sequence[Arch], accepted: Sequence[Accepted]
 ) -> Compared:
-    arch = at_most_one(arches, "images are compared on one architecture")
+    arch = at_most_one(arches, "images can be compared for only one architecture")
     left, right = (image.read(Path(name), arch) for name in names)
     comparison = compare(left, right, accepted, names=(names[0], names[1]), reporter=console)
     return Compared(name=f"{names[0]} {names[1]}", arch=arch, comparison=comparison)
@@ -219,13 +219,13 @@ def diff(
         raise InputError(message, hint=hint)
     if full and (files or docker):
         message = "--full cannot be used with --files or --builder docker"
-        raise InputError(message, hint="omit it: --json lists every difference of files")
+        raise InputError(message, hint="omit it; --json lists every difference of files")
     if files or docker:
         work = Options(jobs=processes(jobs), offline=offline)
         compare_files(all_names, selection, accept or [], work, docker=docker)
         return
     if accept:
-        message = "--accept needs --files or --builder docker"
+        message = "--accept requires --files or --builder docker"
         raise InputError(message, hint="add --files, or omit it")
     client = Client(plain_http=plain_http or (), reporter=console)
     old, new = (
@@ -235,7 +235,7 @@ def diff(
     changes = image_diff.between(old, new)
     answer(changes, folded((image_diff.words if full else image_diff.summary)(changes)))
     if not full and not console.json and image_diff.is_short(changes):
-        console.info("every package: add --full")
+        console.info("to list every package, add --full")
 
 
 COMMAND = command(diff)

@@ -77,7 +77,7 @@ class AnotherMachine(Group, frozen=True, kw_only=True):
             return None
         if inside:
             message = "--driver, --gpu and --arch cannot be combined with --through"
-            raise InputError(message, hint="an image is checked on this machine")
+            raise InputError(message, hint="images are always checked on this machine")
         arch = at_most_one(self.arch, "a machine has one architecture")
         return _machine.described(self.driver, self.gpu or [], arch)
 
@@ -201,7 +201,7 @@ def _require_through(inside: Mapping[str, object]) -> None:
     """InputError for an option that needs --through."""
     for flag, value in inside.items():
         if value:
-            message = f"{flag} needs --through: it applies only inside an image"
+            message = f"{flag} requires --through, because it applies only inside an image"
             raise InputError(message, hint="add --through docker, podman, root or apptainer")
 
 
@@ -218,7 +218,7 @@ def _check_image(
         raise InputError(message, hint="omit them, or use --through apptainer")
     if sif is not None and not sif.exists():
         message = f"--sif-file {sif}: no such file"
-        raise InputError(message, hint="make one with: imgbuild build TARGET --format sif")
+        raise InputError(message, hint="create one with: imgbuild build TARGET --format sif")
     session = open_session(selection.matrix, names=selection.named)
     name = single([item.name for item in session.select(selection.named)])
     locked = lock_file.read_lock(session.project.images, name)

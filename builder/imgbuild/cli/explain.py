@@ -40,7 +40,7 @@ def explain(code: CODE) -> None:
             if near
             else "copy the code from the output of diagnose or audit"
         )
-        message = f"{code}: no finding has this code"
+        message = f"no finding has the code {code}"
         raise InputError(message, hint=hint)
     lines = [
         f"{explanation.code}: {explanation.title}",

@@ -188,9 +188,9 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
     def request(self, extends: str | None) -> ChoiceRequest:
         """The criteria of the choice; `extends` is a target whose versions must not change."""
         if len(self.target or ()) + (extends is not None) > 1:
-            message = "--target and --extends name more than one target"
-            raise InputError(message, hint="name one of them")
-        arch = at_most_one(self.arch, "a project starts from one target")
+            message = "--target and --extends select more than one target"
+            raise InputError(message, hint="specify one of them")
+        arch = at_most_one(self.arch, "a project is based on one target")
         arch = arch or Arch.parse(platform.machine())
         return ChoiceRequest(
             host=self._host(arch),
@@ -259,7 +259,7 @@ def init_project(
     image: ImageOption = "",
     refresh: RefreshOption = False,
 ) -> None:
-    """Create an image for a project, based on the published target that matches best.
+    """Create an image for a project, based on the best matching target.
 
     Reads the requirements of the project in the current folder from requirements files,
     pyproject.toml, lock files, setup.cfg, environment.yml or a Dockerfile. Compares them with every
@@ -291,7 +291,7 @@ def init_project(
         return
     catalogue = _catalogue(lock)
     if extends is None and catalogue is None:
-        message = f"--lock {lock} has no {MATRIX}: it needs --extends"
+        message = f"--lock {lock} has no {MATRIX}, so --extends is required"
         raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
     path = Path.cwd() / MATRIX
     init.refuse_existing(path)
@@ -398,7 +398,7 @@ def _report(declared: Declared, choice: Choice) -> None:
     for line in choice.indexes.notes:
         console.info(line)
     for reason in choice.sdists.values():
-        console.info(f"{reason}: it is built in the sandbox")
+        console.info(f"{reason}, so it is built in the sandbox")
 
 
 def _refuse(
@@ -439,8 +439,11 @@ def _refuse(
     reasons += repositories.reasons(failures)
     if reasons:
         number = f"{len(reasons)} requirements" if len(reasons) > 1 else "a requirement"
-        message = f"{number} of the project cannot be met with Python {chosen.python}"
-        hint = "change them in the project's files, omit one with --exclude PACKAGE, or take"
+        message = f"{number} of the project cannot be satisfied with Python {chosen.python}"
+        hint = (
+            "change them in the project's files, exclude a package with --exclude PACKAGE, or"
+            " accept"
+        )
         hint += " the target's version with --relax PACKAGE"
         if any(each.cause == "python" for each in choice.obstacles):
             hint += f"; {python_support.OTHER}"
@@ -456,7 +459,7 @@ def _row(
 ) -> WantedExtension:
     """The row of the project's image."""
     chosen = choice.chosen
-    relaxed = "relaxed with imgbuild init --relax; the project requires another version"
+    relaxed = "relaxed with imgbuild init --relax, although the project requires another version"
     minor = ".".join(chosen.python.split(".")[:2])
     return WantedExtension(
         name=name,

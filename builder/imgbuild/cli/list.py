@@ -244,10 +244,12 @@ def _requirement(text: str) -> Requirement:
     try:
         requirement = parse_requirement(text)
     except InvalidRequirement as error:
-        message = f"--with {text}: not a package with versions"
+        message = f"--with {text}: not a package with a version specifier"
         raise InputError(message, hint=hint) from error
     if requirement.marker or requirement.url:
-        message = f"--with {text}: expected a package with versions, without marker and URL"
+        message = (
+            f"--with {text}: expected a package with a version specifier, without marker and URL"
+        )
         raise InputError(message, hint=hint)
     return requirement
 
@@ -357,7 +359,7 @@ def _judge(project: Project) -> Callable[[TableRow], bool]:
     """Whether a target runs on this machine, by the rules of `imgbuild doctor`."""
     host = read_host()
     if not targets.comparable(host):
-        console.warn("no GPU and driver were found: --fits compares only the other requirements")
+        console.warn("no GPU and driver were found, so --fits compares only the other requirements")
 
     def _runs_here(row: TableRow) -> bool:
         offered = _needs_of(project, row.target)

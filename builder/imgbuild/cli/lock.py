@@ -90,10 +90,12 @@ def _refuse(diff: str | None, *, check: bool) -> None:
     """InputError for `--diff` with `--check`, or without a revision."""
     if check and diff is not None:
         message = "--check and --diff cannot be combined"
-        raise InputError(message, hint="use one of them; --diff also fails if the lock is stale")
+        raise InputError(message, hint="use only one; --diff also fails if the lock is stale")
     if diff is not None and (not diff or diff.startswith("-")):
-        message = f"--diff needs a git revision, not {diff or 'an empty string'}"
-        raise InputError(message, hint="name a commit, a branch or a tag: imgbuild lock --diff REV")
+        message = f"--diff requires a git revision, not {diff or 'an empty string'}"
+        raise InputError(
+            message, hint="specify a commit, a branch or a tag: imgbuild lock --diff REV"
+        )
 
 
 COMMAND = command(lock)

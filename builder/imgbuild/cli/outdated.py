@@ -92,16 +92,16 @@ def outdated(
     if requirements:
         if selection.named or selection.everything:
             message = "--requirements and targets cannot be combined"
-            raise InputError(message, hint="name one of them")
+            raise InputError(message, hint="specify one of them")
         reports = [_of_files(requirements, selection, python, solve=solve)]
     else:
         if python is not None:
             message = f"--python {python} does not apply to locked targets"
-            raise InputError(message, hint="omit it, or name files with --requirements")
+            raise InputError(message, hint="omit it, or specify files with --requirements")
         session = open_session(selection.matrix, names=selection.named)
         if not (selection.named or selection.everything or session.project.writable):
             message = "Missing argument 'TARGET'"
-            hint = "name a target, a file with --requirements, or run it in a project's folder"
+            hint = "specify a target, a file with --requirements, or run it in a project's folder"
             raise InputError(message, hint=hint)
         reports = _of_targets(session, selection, every=every, solve=solve)
     answer(
@@ -149,7 +149,9 @@ def _of_target(
     bases: list[BaseUpdates] = []
     advisories: list[KnownVulnerabilities] = []
     with console.progress(
-        f"looking up {count(len(names), 'package')} of {lock.target}", len(names), unit="packages"
+        f"checking {count(len(names), 'package')} of {lock.target} for newer versions",
+        len(names),
+        unit="packages",
     ) as bar:
         tasks: list[Callable[[], object]] = [
             lambda: rows.extend(newer.look(compared, names, indexes, context, bar.advance)),
@@ -205,7 +207,7 @@ def _requires(
             records |= locked_packages.read(item.lock, lacking, open_inputs(session))
         except FetchFailed as error:
             console.warn(
-                f"what {count(len(lacking), 'package')} require is unknown: {error.message}"
+                f"the requirements of {count(len(lacking), 'package')} are unknown: {error.message}"
             )
     return locked_packages.requirements(wheels, records)
 
@@ -275,7 +277,7 @@ def _of_files(
         raise InputError(
             message, hint="imgbuild resolve -r FILE resolves the requirements of a file"
         )
-    arch = at_most_one(selection.arches, "a file is looked up for one architecture")
+    arch = at_most_one(selection.arches, "a requirements file is checked for one architecture")
     arch = arch or Arch.parse(platform.machine())
     matrix = load(project_paths.catalogue().matrix)
     declared = declared_files.read_places([str(path) for path in files])
@@ -291,7 +293,7 @@ def _of_files(
     indexes = Indexes(places, of_files.packages, name, context.http)
     title = ", ".join(map(str, files))
     with console.progress(
-        f"looking up {count(len(demanded), 'package')} of {title}",
+        f"checking {count(len(demanded), 'package')} of {title} for newer versions",
         2 * len(demanded),
         unit="packages",
     ) as bar:
@@ -304,7 +306,7 @@ def _of_files(
     ]
     by_address = [each.package for each in demanded if each.source]
     if by_address:
-        console.info(f"not looked up, since they have a URL: {', '.join(by_address)}")
+        console.info(f"not checked, because they have a URL: {', '.join(by_address)}")
     every = sorted((*rows, *failed), key=lambda row: row.package)
     return OutdatedReport(
         name=title,

@@ -43,7 +43,7 @@ def pull(
         imgbuild pull registry.example/rl:cu130-vllm --arch arm64 --output image
     """
     parsed = parse(reference, default_tag="latest")
-    only = at_most_one(arch, "only one can be used at a time; omit --arch for all")
+    only = at_most_one(arch, "only one can be pulled at a time; omit --arch to pull all")
     store = Store.open(reporter=console)
     client = Client(plain_http=plain_http or (), reporter=console)
     place = output or require_below(Path(), Path(layout_name(parsed)))

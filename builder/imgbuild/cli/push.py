@@ -142,7 +142,7 @@ def push(
     names, place = split_places(places)
     how = Options(jobs=processes(jobs), offline=offline)
     if part == "wheels":
-        message = "--only wheels: only an image or its base can be pushed"
+        message = "--only wheels: only images and bases can be pushed"
         raise InputError(message, hint="use --only base, or omit --only")
     if sif:
         given = [part, dry_run, digest_only, digest_file, mount_from, sign_key]
@@ -154,7 +154,7 @@ def push(
         _sif.push(selection, names, repository, client, layout, compress, how)
         return
     if layout is not None or compress != "zstd":
-        message = "--layout and --compress need --sif"
+        message = "--layout and --compress require --sif"
         raise InputError(message, hint="add --sif, or omit them")
     if digest_file is not None:
         files.require_writable([digest_file], hint="choose another file with --digest-file")
@@ -202,9 +202,10 @@ def _key(path: Path | None) -> PrivateKey | None:
 def _repository(place: str | None, session: Session | None) -> Repository:
     named = place or (session.matrix.registry if session else None)
     if named is None:
-        message = "no repository is given"
+        message = "no repository is specified"
         hint = (
-            "imgbuild push TARGET HOST/REPOSITORY, or write registry: HOST/REPOSITORY in the matrix"
+            "run imgbuild push TARGET HOST/REPOSITORY, or set registry: HOST/REPOSITORY in the"
+            " matrix"
         )
         raise InputError(message, hint=hint)
     return parse_repository(named)

@@ -129,7 +129,7 @@ def use(
         imgbuild registry mirror use --off
     """
     if off == (place is not None):
-        message = "a repository or --off is needed"
+        message = "a repository or --off is required"
         raise InputError(message, hint="imgbuild registry mirror use HOST/REPOSITORY")
     path = _project_file(matrix)
     if place is None:
@@ -142,7 +142,8 @@ def use(
     setting = MirrorSetting(mirror=str(repository), only=mirror_only, plain_http=plain)
     codec.write(path, setting)
     console.info(
-        f"{path}: inputs are taken from {repository}" + (", and only from there" * mirror_only)
+        f"{path}: inputs are downloaded from {repository}"
+        + (", without fallback to other servers" * mirror_only)
     )
     answer(setting, [str(path)])
 

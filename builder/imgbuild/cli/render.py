@@ -199,8 +199,8 @@ def _render(
     if form in write.LOCAL and not (options.registry or read.registry):
         names = " ".join(item.lock.target for item in chosen)
         console.info(
-            f"the file uses the image that is loaded on this machine: imgbuild load {names};"
-            " --registry names it by its digest"
+            f"the file uses the image loaded on this machine with `imgbuild load {names}`; pass"
+            " --registry to use its digest in a registry"
         )
     if output is not None:
         rendered = write.leave(rendered, output)
@@ -238,13 +238,13 @@ def _refuse(
         raise InputError(message, hint="add --output FOLDER")
     is_container = options.form in write.CONTAINERS
     if options.registry is not None and not options.online and not is_container:
-        message = "--registry needs --online, or a container format"
+        message = "--registry requires --online or a container format"
         raise InputError(message, hint="add --online, or omit it")
     if options.container.given and not is_container:
-        message = f"--format {options.form} has no container: it accepts no command and no options"
+        message = f"--format {options.form} accepts no command and no container options"
         raise InputError(message, hint=f"use --format {', '.join(write.CONTAINERS)}")
     if dockerfile and arches and output is None:
-        message = "the Dockerfile next to a lock is for all its architectures"
+        message = "the Dockerfile next to a lock includes all of its architectures"
         raise InputError(message, hint="omit --arch, or add --output FOLDER")
 
 

@@ -322,7 +322,7 @@ def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -
     if near is not None and near.missing:
         lacks = ", ".join(near.missing)
         console.info(
-            f"nearest locked target: {near.target} has all but {lacks}; to start from it:"
+            f"nearest locked target: {near.target} has everything except {lacks}; to extend it, run"
             f" imgbuild init --extends {near.target}, then imgbuild add {' '.join(near.missing)}"
         )
     elif near is not None and near.others:
@@ -333,10 +333,10 @@ def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -
             [f"--relax {name}" for name in near.others] if of_files else ["--extends", near.target]
         )
         start = f"imgbuild init {' '.join(words)}"
-        console.info(f"nearest locked target: {near.target} has {has}; to start from it: {start}")
+        console.info(f"nearest locked target: {near.target} has {has}; to extend it, run {start}")
     console.info(
-        "no locked target satisfies the request: solving, with an audit of code; up to 6 minutes"
-        " if packages were not read before"
+        "no locked target satisfies the request; solving and auditing versions, which takes up to"
+        " 6 minutes if packages are not in the cache"
     )
 
 
@@ -374,8 +374,8 @@ def _with_files(request: ResolveRequest, places: Sequence[str], session: Session
         request.requests, declared_requests.requested(declared, request, matrix)
     )
     if not requests:
-        message = f"{', '.join(declared.files) or 'the files'}: no package is required"
-        raise InputError(message, hint="name a file that requires packages")
+        message = f"{', '.join(declared.files) or 'the files'}: no requirements found"
+        raise InputError(message, hint="specify a file that requires packages")
     names = {item.package for item in requests}
     bounds = [str(item) for item in demands.bounds if item.package not in names]
     if bounds:

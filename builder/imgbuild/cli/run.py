@@ -197,7 +197,7 @@ def hugging_face_cache() -> Path | None:
     if os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises PermissionError
         return folder
     if not os.environ.get("HF_HUB_CACHE"):
-        _report_daily(f"{folder} does not exist: models that the command downloads are not kept")
+        _report_daily(f"{folder} does not exist, so models that the command downloads are not kept")
     return None
 
 
@@ -210,7 +210,7 @@ def _report_daily(text: str) -> None:
             return
         store.put_fact(NOTICE, text, today)
     except (ImgbuildError, OSError) as error:
-        console.detail(f"could not record that this was reported today: {error}")
+        console.detail(f"could not record that this warning was shown today: {error}")
     console.info(text)
 
 
@@ -223,7 +223,7 @@ def read_env_file(path: Path) -> dict[str, str]:
         lines = boundary.content(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         message = f"--env-file {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}"
-        raise InputError(message, hint="name a file of NAME=VALUE lines") from error
+        raise InputError(message, hint="specify a file of NAME=VALUE lines") from error
     variables: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         text = line.lstrip()
@@ -270,7 +270,7 @@ def _folder(target: str, commit: str) -> Iterable[Mount]:
         )
         return
     if here == Path("/"):
-        console.warn("the current folder is /, which is not mounted")
+        console.warn("the current folder is /, which cannot be mounted")
         return
     yield Mount(source=here, target=target)
 
@@ -279,7 +279,7 @@ def _volume(text: str) -> Mount:
     source, _, rest = text.partition(":")
     target, _, mode = rest.partition(":")
     if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
-        message = f"--volume {text}: expected SRC:DST or SRC:DST:ro, DST an absolute path"
+        message = f"--volume {text}: expected SRC:DST or SRC:DST:ro, where DST is an absolute path"
         raise InputError(message, hint="for example: -v ./data:/data:ro")
     path = files.expanded(source).absolute()
     if not path.exists():
@@ -313,7 +313,7 @@ def _require(texts: Sequence[str], form: re.Pattern[str], flag: str, expected: s
     for text in texts:
         if not form.fullmatch(text):
             message = f"{flag} {text}: expected {expected}"
-            raise InputError(message, hint="see: imgbuild help run")
+            raise InputError(message, hint="see imgbuild help run")
 
 
 class RunInImage(msgspec.Struct, frozen=True, kw_only=True):

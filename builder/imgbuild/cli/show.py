@@ -45,7 +45,7 @@ VARIABLES_WIDTH = 80
 INDENT = "    "
 WORDS = {
     "entry point": "set by the image's entry point, where the current value is unsuitable",
-    "SIF": "set under Apptainer, by the SIF that imgbuild build --format sif makes",
+    "SIF": "set under Apptainer, by SIF files of imgbuild build --format sif",
     "slurm": "set by the job scripts of imgbuild slurm",
     "smoke": "set by imgbuild smoke, for each of its cases",
     "root folder with GPUs": "set by imgbuild smoke and doctor, in a root folder with GPUs",
@@ -89,9 +89,7 @@ def _lines(environment: Environment) -> Iterator[str]:
         yield from _setting(item)
     for by, rows in itertools.groupby(environment.late, lambda item: item.by):
         yield ""
-        yield from textwrap.wrap(
-            f"{environment.target}, when it runs: {WORDS[by]}", VARIABLES_WIDTH
-        )
+        yield from textwrap.wrap(f"{environment.target}, at run time: {WORDS[by]}", VARIABLES_WIDTH)
         # Variables that are set together are shown together.
         for _, same in itertools.groupby(rows, lambda item: (item.value, item.when, item.reason)):
             yield ""
@@ -151,7 +149,7 @@ def show_sbom(selection: Selection, form: Form, output: Path | None) -> None:
     several = sum(len(item.arches) for item in chosen) > 1
     if several and output is None and not json:
         message = "only one SBOM can be written to stdout"
-        raise InputError(message, hint="name one target and --arch, or a folder with --output")
+        raise InputError(message, hint="specify one target and --arch, or a folder with --output")
     written = []
     for sbom, data in _sboms(project, chosen, form):
         if output is None and not json:
@@ -301,7 +299,7 @@ def show(
         message = f"{' and '.join(parts)} cannot be combined"
         raise InputError(message, hint="use one of them")
     if output is not None and sbom is None:
-        message = "--output needs --sbom"
+        message = "--output requires --sbom"
         raise InputError(message, hint="redirect stdout instead: imgbuild show TARGET > FILE")
     if output is not None:
         files.require_writable([output], hint=files.OUTPUT_HINT)

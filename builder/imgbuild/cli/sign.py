@@ -47,8 +47,8 @@ def sign(
         imgbuild sign registry.example/rl:cu124-vllm --target cu124-vllm --keyless
     """
     if (sign_key is None) != keyless:
-        message = "either --sign-key FILE or --keyless is needed"
-        raise InputError(message, hint="make a key pair with: cosign generate-key-pair")
+        message = "either --sign-key FILE or --keyless is required"
+        raise InputError(message, hint="create a key pair with: cosign generate-key-pair")
     private = keys.load_private(sign_key) if sign_key else None
     client, reference = _published.client(image, plain_http, offline=False, origin=True)
     local_lock = _published.lock(target, lock, matrix)

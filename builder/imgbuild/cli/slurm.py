@@ -74,11 +74,13 @@ def runtime_container(
             message = f"{image}: no such file"
             raise InputError(message, hint=f"make it with: {make}")
         console.warn(
-            f"{image} does not exist yet; make it with: {make}; if the cluster does not have this"
-            " disk, copy the file to the same path there"
+            f"{image} does not exist yet; create it with: {make}; if the cluster does not share"
+            " this disk, copy the file to the same path there"
         )
     if runtime.sif is None and runtime.pyxis is None and programs.which("sbatch") is None:
-        console.info(f"the script has this machine's path {image}; another: --sif-file PATH")
+        console.info(
+            f"the script uses the path {image} of this machine; use --sif-file PATH for another one"
+        )
     return Container(image=str(image), pyxis=runtime.pyxis is not None, binds=binds, words=words)
 
 
@@ -233,13 +235,13 @@ def slurm(
     """
     name, words = selection.split(command)
     if shared and job is not ScriptKind.CHECK:
-        message = "--shared needs --job check"
+        message = "--shared requires --job check"
         raise InputError(message, hint="add --job check, or omit --shared")
     if job is ScriptKind.CHECK and words:
         message = f"--job check accepts no command: {' '.join(words)}"
         raise InputError(message, hint="omit the command, or choose another --job")
     if gpus == "all":
-        message = "--gpus all: Slurm needs a number"
+        message = "--gpus all: Slurm requires a number"
         raise InputError(message, hint="for example: --gpus 8")
     project = selection.project(name)
     report_templates(project)
@@ -331,7 +333,9 @@ def _report(job_script: JobScript, text: str, output: Path | None, *, submit: bo
     answer(result, [log_text or f"job {number}: {state.lower()}; {log} was not written"])
     if not passed:
         if state not in ("COMPLETED", "FAILED"):
-            console.error(f"job {number} ended as {state.lower()}: the check did not finish")
+            console.error(
+                f"job {number} ended with state {state.lower()} before the check finished"
+            )
         raise typer.Exit(1)
 
 

@@ -110,18 +110,21 @@ def _single_image(
 ) -> Subject:
     images = [*map(Path, words), *(each for each in (layout, sif) if each is not None)]
     if everything or len(images) != 1:
-        message = f"--lock is for one image; given: {', '.join(map(str, images)) or 'none'}"
+        message = f"--lock requires exactly one image, not {', '.join(map(str, images)) or 'none'}"
         raise InputError(message, hint="imgbuild smoke LAYOUT --lock images/TARGET/lock.json")
     folder = images[0]
     path = lock or folder / lock_file.FILE
-    hint = "copy images/TARGET/lock.json to the machine that tests, and name it with --lock FILE"
+    hint = (
+        "copy images/TARGET/lock.json to the machine that runs the tests, and pass it with --lock"
+        " FILE"
+    )
     try:
         data = boundary.content(path)
     except OSError as error:
         message = f"cannot read the lock {path}: {error.strerror}"
         raise InputError(message, hint=hint) from error
     image_lock = lock_file.decode_lock(
-        data, str(path), hint=hint, remedy="use the version of imgbuild that made it"
+        data, str(path), hint=hint, remedy="use the version of imgbuild that created it"
     )
     return Subject(
         name=image_lock.target,
@@ -207,7 +210,7 @@ def print_report(report: Report) -> None:
             console.error(f"{case.name}: {case.message}")
             lines = case.log.splitlines()
             if len(lines) > TAIL and not whole:
-                console.info(f"the last {TAIL} of {len(lines)} lines of its log (all with -v):")
+                console.info(f"the last {TAIL} of {len(lines)} lines of its log (-v shows all):")
                 lines = lines[-TAIL:]
             console.info(indent("\n".join(lines), "  "))
             report_cause(case.log)
@@ -330,7 +333,7 @@ def smoke(
     if imports:
         if selection.named or selection.everything:
             message = "--import and targets cannot be combined"
-            raise InputError(message, hint="omit the targets: the files name them")
+            raise InputError(message, hint="omit the targets, which are read from the files")
         project = selection.project()
         project.require_writable("imgbuild smoke --import")
         _smoke_import.record(imports, project)
@@ -383,7 +386,7 @@ def _refuse(
         message = f"--sif-file {sif} cannot be combined with --layout or another --through"
         raise InputError(message, hint="omit --layout and --through")
     if record and (model is not None or case != "*"):
-        message = "--record needs a whole tier with the models of the tests"
+        message = "--record requires a whole tier with the default models"
         raise InputError(message, hint="omit --model and --case")
     if record and (sif is not None or through == "here"):
         message = "--record cannot be combined with --sif-file or --through here"
@@ -391,7 +394,7 @@ def _refuse(
             message, hint="test the layout of the image; --through apptainer makes its SIF"
         )
     if case != "*" and not tier:
-        message = f"--case {case} needs --tier"
+        message = f"--case {case} requires --tier"
         raise InputError(message, hint="add --tier static, cpu, gpu or multi-gpu")
 
 
@@ -409,7 +412,7 @@ def _model(folder: Path | None) -> Path | None:
     """The model's folder, absolute; InputError if it has no model."""
     if folder is not None and not (folder / "config.json").is_file():
         message = f"--model {folder}: it has no config.json"
-        raise InputError(message, hint="name a folder that from_pretrained can read")
+        raise InputError(message, hint="specify a folder that from_pretrained can read")
     return folder.resolve() if folder else None
 
 
@@ -426,8 +429,8 @@ def _smoke(
     is requested.
     """
     if options.record and any(image.project is None for image in images):
-        message = "--record needs the project of the image, but --lock names only a file"
-        hint = "write the results with --json, and add them in the project with --import"
+        message = "--record requires the project of the image, but --lock specifies only a file"
+        hint = "write the results with --json, and add them to the project with --import"
         raise InputError(message, hint=hint)
     for image in images if options.record else ():
         if image.project is not None:

@@ -76,7 +76,7 @@ def tree(
     if invert and package is None:
         message = "--invert needs PACKAGE"
         raise InputError(
-            message, hint=f"name a package, for example: imgbuild tree {name} numpy --invert"
+            message, hint=f"specify a package, for example: imgbuild tree {name} numpy --invert"
         )
     chosen = _dependencies.locked(selection, [name])
     single([lock.target for lock, _ in chosen])

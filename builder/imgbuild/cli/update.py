@@ -64,7 +64,7 @@ def _refuse(given: tuple[str, ...], reason: str) -> None:
     """InputError for options of the other form."""
     if given:
         message = f"{', '.join(given)}: {reason}"
-        raise InputError(message, hint="omit it; imgbuild help update has both forms")
+        raise InputError(message, hint="omit it; `imgbuild help update` describes both forms")
 
 
 COMMAND = command(update)

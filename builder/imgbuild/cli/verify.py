@@ -86,7 +86,10 @@ def verify(
         imgbuild verify build/cu124-vllm --target cu124-vllm --blobs
     """
     if builder_id is not None and key is None:
-        message = "--builder-id needs --key: without a signature the builder is not authenticated"
+        message = (
+            "--builder-id requires --key, because the builder is not authenticated without a"
+            " signature"
+        )
         raise InputError(message, hint="add the public key that you trust: --key FILE")
     again = partial(rebuilt.rebuild, processes=_options.processes(jobs), offline=offline)
     options = VerifyOptions(
@@ -127,7 +130,7 @@ def _judge(verified: Verified) -> None:
     elif not count[CheckOutcome.FAILED]:
         console.error(
             f"{verified.reference} could not be checked: {counts}",
-            hint="name a lock with --target or --lock, or a public key with --key",
+            hint="specify a lock with --target or --lock, or a public key with --key",
         )
     else:
         console.error(f"{verified.reference} failed verification: {counts}")

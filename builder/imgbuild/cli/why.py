@@ -74,7 +74,7 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
         imgbuild why verl cu124-vllm0.8.5
     """
     if name and lock_path(selection.project().images, package).exists():
-        message = f"{package} is a target; the package is the first argument"
+        message = f"{package} is a target, but the first argument is the package"
         raise InputError(message, hint=f"imgbuild why {name} {package}")
     package_name = normalize(package)
     chosen = _dependencies.locked(selection, [name] if name else [])
@@ -149,7 +149,10 @@ def _absent_lines(absent: Sequence[AbsentPackage]) -> Iterator[str]:
             source = "code" if need.learned else "METADATA"
             yield f"    needs {need.package}{need.spec} ({source}), not {need.version}"
         if not each.obstacles:
-            yield "    no requirement stops it; imgbuild lock solves and audits its code"
+            yield (
+                "    no requirement prevents it; run imgbuild lock to solve for it and audit its"
+                " code"
+            )
         if each.lacks:
             also = f"also needs {first_of(each.lacks, LACKS)}"
             yield from paragraph(also, WIDTH, "    ", "      ")
@@ -206,7 +209,7 @@ def _lines(reason: VersionReason, newer: str) -> Iterator[str]:
         yield from _wrapped(f"without the pin: {reason.unpinned or dependencies.ANY}")
     if reason.exact:
         needs = ", ".join(f"{need.needs}{need.spec}" for need in reason.exact)
-        yield from _wrapped(f"it requires, each in one version: {needs}")
+        yield from _wrapped(f"exact versions that it requires: {needs}")
     for constraint in reason.learned:
         yield from _wrapped(_learned(constraint, reason))
     for text in reason.notes:
@@ -226,7 +229,7 @@ def _wrapped(text: str) -> list[str]:
 def _learned(constraint: Constraint, reason: VersionReason) -> str:
     """A learned constraint: on the package, or why it does not have another version."""
     if constraint.package == reason.package and not constraint.covers(reason.version):
-        return f"learned, of versions other than {reason.version}: {constraint}"
+        return f"learned from versions other than {reason.version}: {constraint}"
     return f"learned: {constraint}"
 
 

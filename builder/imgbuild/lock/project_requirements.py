@@ -330,6 +330,6 @@ def refuse_contradictions(
         for package, spec, place in contradicted(required, versions)
     )
     if problems:
-        message = f"the project requires other versions than {published} has"
-        hint = f"write `like: {published}` in {MATRIX}: its packages are then solved again"
+        message = f"the project's requirements are not satisfied by the versions in {published}"
+        hint = f"use `like: {published}` in {MATRIX} to solve its packages again"
         raise InputError(message, problems=problems, hint=hint)

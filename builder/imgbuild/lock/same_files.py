@@ -45,7 +45,7 @@ def _of_family(module: str, packages: list[str], published: Collection[str]) -> 
             package=name,
             beside=preferred,
             paths=(f"lib/python*/site-packages/{module}/*",),
-            reason=f"{preferred} has the module {module}, too",
+            reason=f"{preferred} also provides the module {module}",
         )
         for name in packages
         if name != preferred and name not in published

@@ -137,7 +137,7 @@ class _Composer(Composer):
                 mark,
                 "aliases are not supported",
                 f"*{event.anchor}",
-                "the value itself, written out",
+                "the value itself instead of an alias",
             )
             return yaml.ScalarNode(f"{PREFIX}alias", "", mark, event.end_mark)
         event = self.peek_event()
@@ -170,7 +170,7 @@ class _Composer(Composer):
                 self._note(key.start_mark, "a key must be text", shown(key), "text")
             elif kind(key) == "merge":
                 self._note(
-                    key.start_mark, "merge keys are not supported", "<<", "the keys, written out"
+                    key.start_mark, "merge keys are not supported", "<<", "the keys themselves"
                 )
             elif kind(key) == "alias":
                 continue
@@ -233,7 +233,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
     message, expected = error.problem or "the file is not valid YAML", None
     lines = text.splitlines()
     value = lines[line - 1].strip()[:60] if line <= len(lines) else ""
-    if isinstance(error, yaml.composer.ComposerError) and "but found another" in message:
+    if isinstance(error, yaml.composer.ComposerError) and "but found another document" in message:
         message, value, expected = "a second document starts here", "---", "one document"
     elif mark and line <= len(lines) and re.match(r"[ \t]*\t", lines[line - 1]):
         message, expected = "a tab cannot indent YAML", "spaces"

@@ -278,7 +278,7 @@ def _names(items: Sequence[DeclaredName], file: str) -> list[str]:
 
 def left_out(declared: Declared) -> list[str]:
     """The unread entries with the reason: one line for each file and reason."""
-    reason = "has no name: use `NAME @ git+https://…`, or add #egg=NAME"
+    reason = "has no name; use `NAME @ git+https://…`, or add #egg=NAME"
     groups: dict[tuple[str, str], list[NotRead]] = {}
     for item in declared.not_read:
         groups.setdefault((item.place.file, item.reason), []).append(item)

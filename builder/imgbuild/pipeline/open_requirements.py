@@ -79,7 +79,7 @@ def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix])
     markers = request.machine.markers
     demands = split(declared, markers)
     if not demands.named and not demands.addressed:
-        message = f"{', '.join(declared.files)}: no package is required"
+        message = f"{', '.join(declared.files)}: no requirements found"
         raise InputError(message, hint="use a file that requires packages")
     day = declared.cut_off.day if declared.cut_off is not None else today()
     opened = [item for item in demands.named if item.pin is None]

@@ -135,9 +135,11 @@ def _requirements(reading: Reading, names: list[str]) -> None:
     for name in (*files, *inner):
         if name not in reading.files and name != main:
             compiled = name.endswith(".in") and f"{name[:-3]}.txt" in reading.files
-            reason = "its compiled file is read instead" if compiled else reason_to_leave(name)
+            reason = (
+                ("the file compiled from it is read instead") if compiled else reason_to_leave(name)
+            )
             reading.leave_out(
-                Place(file=name), name, reason or f"an alternative or an addition; {NAMED}"
+                Place(file=name), name, reason or f"may be an alternative or an addition; {NAMED}"
             )
 
 

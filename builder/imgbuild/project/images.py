@@ -38,7 +38,9 @@ PLAIN = frozenset({"ubuntu", "debian", "scratch", "nvidia/cuda", "alpine", "rock
 def read(reading: Reading, image: str, place: Place) -> None:
     """Add the versions in the tag of `image`; unknown tags are skipped with the reason."""
     if "$" in image:
-        reading.leave_out(place, f"FROM {image}", "has a variable whose value is not in the file")
+        reading.leave_out(
+            place, f"FROM {image}", "contains a variable whose value is not in the file"
+        )
         return
     repository, tag = split(image)
     if repository.startswith("nvcr.io/nvidia/pytorch"):

@@ -187,7 +187,7 @@ def _setup_cfg(reading: Reading, file: str) -> Metadata | None:
         parser.read_string(text)
     except configparser.Error as error:
         reading.problem(Place(file=file), f"not valid: {str(error).splitlines()[0]}",
-                        expected="sections and keys as configparser reads them")  # fmt: skip
+                        expected="sections and keys that configparser can read")  # fmt: skip
         return None
     if parser.has_section("easy_install"):
         place = Place(file=file, line=line_of(text, "[easy_install]"))
@@ -247,7 +247,7 @@ def _setup_py(reading: Reading, file: str) -> Metadata | None:
         reading.problem(Place(file=file), "is too large, or nested too deeply")
         return None
     if not script.line:
-        reading.leave_out(Place(file=file), "setup.py", "contains no call of setup()")
+        reading.leave_out(Place(file=file), "setup.py", "does not call setup()")
         return Metadata(file=file, dynamic=["install_requires"])
     for text_value in script.conditional:
         reading.leave_out(

@@ -178,7 +178,7 @@ def chosen(
         both = sorted(picked & set(each))
         if len(both) > 1:
             place = settings.place("conflicts")
-            reading.problem(place, "these are mutually exclusive", value=" and ".join(both),
+            reading.problem(place, "these conflict with each other", value=" and ".join(both),
                             expected="one of them")  # fmt: skip
     return extras, groups
 
@@ -199,7 +199,9 @@ def check_choice(reading: Reading) -> None:
             near = difflib.get_close_matches(normalize(name), available, n=1)
             file = next((each for each in reading.files if each.endswith("pyproject.toml")), ".")
             expected = (
-                f"one of {', '.join(available)}" if available else f"no {kind}: there is none"
+                f"one of {', '.join(available)}"
+                if available
+                else f"an existing {kind}; there is none"
             )
             reading.problem(Place(file=file), f"has no {kind} {name}",
                             expected=f"{near[0]}?" if near else expected)  # fmt: skip

@@ -85,7 +85,7 @@ def _conda_export(reading: Reading, name: str, lines: Sequence[tuple[int, str]])
 def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> LineScope:
     """Read one line; returns the scope of the lines after it."""
     if VARIABLE.search(LOGIN.sub("", line) if INDEX.match(line) else line):
-        reason = "has an environment variable whose value is not in the file"
+        reason = "contains an environment variable whose value is not in the file"
         reading.leave_out(place, line, reason)
         return scope
     options, words, requirement = _options(line)
@@ -255,7 +255,7 @@ class _UrlRequirement:
         address = self.address
         if not address.startswith("git+"):
             if address.startswith(REPOSITORIES):
-                self._leave_out("only repositories of git are read")
+                self._leave_out("only git repositories are supported")
                 return
             address = f"git+{address}"
         address = without_short_form(address)
@@ -278,7 +278,7 @@ class _UrlRequirement:
         if name:
             self._add_address(name, self.address.partition("#")[0])
         else:
-            self._leave_out("has no name: write it as `NAME @ https://…`")
+            self._leave_out("has no name; use `NAME @ https://…`")
 
     def _path(self, folder: str) -> None:
         match = re.fullmatch(r"(.*?)(?:\[([\w.,\s-]*)\])?", self.address, flags=re.DOTALL)

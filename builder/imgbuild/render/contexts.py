@@ -150,7 +150,9 @@ def _refuse_others(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         if not _is_wheel(path) and path.name != LOCK:
             message = f"{folder} is not a folder of wheels: it contains {path.name}"
-            raise InputError(message, hint="name another folder with --output, or empty this one")
+            raise InputError(
+                message, hint="specify another folder with --output, or empty this one"
+            )
 
 
 def _is_wheel(path: Path) -> bool:

@@ -160,7 +160,7 @@ def solve_first(query: Query) -> FirstSolve:
     cuda = cuda or (torch.cuda if torch is not None else None)
     if cuda is None:
         message = "the CUDA release cannot be determined: the package set has no torch"
-        raise InputError(message, hint="name the release with --cuda")
+        raise InputError(message, hint="specify the release with --cuda")
     return FirstSolve(chosen=chosen, facts=facts, demands=demands, torch=torch, cuda=cuda)
 
 

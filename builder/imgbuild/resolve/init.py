@@ -97,7 +97,7 @@ def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
             rank[name] = (stack == DEFAULT_STACK, stack != "", order)
     if not rank:
         message = f"no target of {project.matrix} is locked for {arch}"
-        raise NothingSelected(message, hint="name a target: imgbuild init --extends TARGET")
+        raise NothingSelected(message, hint="specify a target: imgbuild init --extends TARGET")
     return max(rank, key=lambda name: rank[name])
 
 

@@ -133,7 +133,7 @@ def read(
     if len(builds) > 1:
         both = " and ".join(f"{text} for {cuda}" for cuda, text in builds.items())
         message = f"--have names builds for several CUDA releases: {both}"
-        raise InputError(message, hint="name builds for one CUDA release, or omit one")
+        raise InputError(message, hint="specify builds for one CUDA release, or omit one")
     return tuple(requests.values()), next(iter(builds), None)
 
 
@@ -147,7 +147,7 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
     package = normalize(requirement.name)
     if requirement.url:
         message = f"{text!r} has a URL, which `requires:` cannot have"
-        raise InputError(message, hint="name a version, and an index that has it with --index")
+        raise InputError(message, hint="specify a version, and an index that has it with --index")
     if any(each.operator == "===" for each in requirement.specifier):
         message = f"{text!r} uses ===, which `requires:` cannot have"
         raise InputError(message, hint=f"write {text.replace('===', '==')}")
@@ -167,7 +167,7 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
     cuda = releases.of_tag(version.local or "")
     if version.local and not cuda and package not in keep:
         message = f"--have {text}: the default index has no build +{version.local} of {package}"
-        hint = f"name the index that has it: --index {package}=INDEX; or omit +{version.local}"
+        hint = f"specify the index that has it: --index {package}=INDEX; or omit +{version.local}"
         raise InputError(message, hint=hint)
     if version.local and package not in keep:
         requested = msgspec.structs.replace(requested, spec=f"=={version.public}")
@@ -244,7 +244,7 @@ def cuda_of(text: str | None, named: str | None) -> str | None:
         raise InputError(message, hint="--cuda 12.6")
     if named is not None and named != plain:
         message = f"--cuda {plain}, but --have names a build for CUDA {named}"
-        raise InputError(message, hint="omit --cuda, or name another torch")
+        raise InputError(message, hint="omit --cuda, or specify another torch")
     return plain
 
 
@@ -275,7 +275,7 @@ def check(request: ResolveRequest, matrix: Matrix) -> None:
             message = (
                 f"{package} comes from {index}, which has a separate index for each CUDA release"
             )
-            raise InputError(message, hint="name the release with --cuda, such as --cuda 12.8")
+            raise InputError(message, hint="specify the release with --cuda, such as --cuda 12.8")
 
 
 def applying(request: ResolveRequest, matrix: Matrix) -> ResolveRequest:
@@ -290,7 +290,7 @@ def applying(request: ResolveRequest, matrix: Matrix) -> ResolveRequest:
         packages = request.on(markers).packages
         if not packages:
             message = f"no package is requested for Python {base.python} on {arch}"
-            raise InputError(message, hint="omit a marker, or name another --arch")
+            raise InputError(message, hint="omit a marker, or specify another --arch")
         counting.update(packages)
     requests = tuple(each for each in request.requests if each.package in counting)
     return msgspec.structs.replace(request, requests=requests)

@@ -53,13 +53,13 @@ def only(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
     kept = {arch: content for arch, content in side.arch.items() if arch in arches}
     if not kept:
         message = f"{side.name} has no {' or '.join(arches)}; it has {', '.join(side.arch)}"
-        raise NothingSelected(message, hint="name another architecture, or omit --arch")
+        raise NothingSelected(message, hint="specify another architecture, or omit --arch")
     return msgspec.structs.replace(side, arch=kept)
 
 
 def _on_disk(path: Path, name: str) -> DiffSide:
     file = path / LOCK if path.is_dir() else path
-    hint = f"name a folder with {LOCK} and {DIGESTS_FILE}, or the former"
+    hint = f"specify a folder with {LOCK} and {DIGESTS_FILE}, or the former"
     if not file.is_file():
         message = f"{path} has no {LOCK}"
         raise InputError(message, hint=hint)
@@ -88,7 +88,7 @@ def _of_target(name: str, revision: str, text: str, matrix: Path | None) -> Diff
     locked_lock = revisions.locked_at(project_paths.find(matrix), name, revision)
     if locked_lock is None:
         message = f"{name} has no lock at {revision}"
-        raise InputError(message, hint="name another revision, or another target")
+        raise InputError(message, hint="specify another revision, or another target")
     return image_diff.side(*locked_lock, name=text)
 
 

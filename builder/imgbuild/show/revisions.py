@@ -95,7 +95,8 @@ def _commit(project: Project, revision: str) -> str:
         )
     message = f"{revision} is not a revision of the repository at {project.root}"
     hint = (
-        "name a commit, a branch or a tag; a shallow clone lacks older ones: git fetch --unshallow"
+        "specify a commit, a branch or a tag; a shallow clone lacks older ones: git fetch"
+        " --unshallow"
     )
     raise InputError(message, hint=hint)
 

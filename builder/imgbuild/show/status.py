@@ -175,7 +175,7 @@ def within_reach(
         missing = () if locked else needs(matrix, item.name)
         if missing and item.name not in patterns and len(matrix.targets) > 1:
             passed.append(item.name)
-            reporter.warn(f"{item.name} is skipped: it needs {'; '.join(missing)}")
+            reporter.warn(f"skipping {item.name}, which needs {'; '.join(missing)}")
             continue
         if missing:
             reporter.info(f"{item.name} needs {'; '.join(missing)}")

@@ -267,7 +267,7 @@ def refuse_other(recipe: BuiltWheel, wheel: LockedFile) -> None:
     if package != recipe.package:
         message = f"{recipe.sdist.file} does not yield a wheel of {recipe.package}"
         reasons = (f"the build produced the package {package}: {wheel.file}",)
-        raise NoSolution(message, reasons=reasons, hint=f"name it {package}")
+        raise NoSolution(message, reasons=reasons, hint=f"use the name {package}")
 
 
 def _single_url(url: str) -> list[str]:

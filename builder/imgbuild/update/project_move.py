@@ -76,7 +76,7 @@ def rows_of(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
     below = {value.targets[name].below for name in chosen}
     if len(below) > 1:
         message = f"the rows {', '.join(chosen)} use several targets: {', '.join(sorted(below))}"
-        raise InputError(message, hint="name rows that use the same target")
+        raise InputError(message, hint="specify rows that use the same target")
     return chosen
 
 

@@ -106,7 +106,7 @@ def test_prune() -> None:
 
 @pytest.mark.usefixtures("root")
 def test_prune_uses_size_limit_of_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="no size is given") as caught:
+    with pytest.raises(InputError, match="no maximum size is specified") as caught:
         said("prune")
     assert "IMGBUILD_CACHE_SIZE" in str(caught.value.hint)
     monkeypatch.setenv("IMGBUILD_CACHE_SIZE", "10G")

@@ -80,7 +80,7 @@ def test_a_pin_has_the_bounds_without_it_and_what_it_requires(
     matrix.write_text(text[:place] + note + text[place:])
     lines = [" ".join(line.split()) for line in imgbuild("why", "vllm", TARGET).stdout.splitlines()]
     assert "without the pin: any version" in lines
-    assert "it requires, each in one version: torch==2.6.0" in lines
+    assert "exact versions that it requires: torch==2.6.0" in lines
     assert "note: vLLM is the newest for torch 2.6" in lines
     assert f"refused: vllm 0.9.2 in {TARGET}: no" in lines
     (reason,) = json.loads(imgbuild("why", "vllm", TARGET, "--json").stdout)

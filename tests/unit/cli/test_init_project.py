@@ -175,7 +175,7 @@ def test_all_impossible_requirements_are_listed_at_once(
     done = imgbuild("init")
     assert done.status == 8
     message = unwrapped(done.stderr)
-    assert "5 requirements of the project cannot be met with Python 3.11" in message
+    assert "5 requirements of the project cannot be satisfied with Python 3.11" in message
     assert "requirements.txt:5: peft==0.99: the index has no such version" in message
     assert "requirements.txt:6: nosuch: the index has no such package" in message
     assert "requirements.txt:7: old==1.0: no wheel for Python 3.11" in message
@@ -381,11 +381,11 @@ def test_only_targets_for_described_machine_are_used(
     ("options", "status", "message"),
     [
         (["--driver", "new"], 2, "--driver new: expected a version"),
-        (["--gpu", "RTX"], 2, "--gpu RTX: not a compute capability, nor the name of a GPU"),
+        (["--gpu", "RTX"], 2, "--gpu RTX: neither a compute capability nor the name of a GPU"),
         (["--cuda", "11.0"], 3, "no locked target for x86_64 has CUDA 11.0"),
         (["--driver", "450"], 3, "no target runs on this machine: CUDA"),
         (["--target", "nosuch"], 3, "no locked target nosuch for x86_64"),
-        (["--target", "a", "--extends", "b"], 2, "name more than one target"),
+        (["--target", "a", "--extends", "b"], 2, "select more than one target"),
         (["--from", "absent"], 2, "--from absent: no such file or folder"),
         (["--add", "=="], 2, "invalid requirement: '=='"),
         (["Name"], 2, "invalid name for an image: Name"),
@@ -473,7 +473,7 @@ def test_file_extended_by_dockerfile_is_reported(imgbuild: Command) -> None:
     ("files", "reason"),
     [
         (["training/requirements.txt", "serving/requirements.txt"], "a separate project"),
-        (["requirements_torch26.txt", "requirements_torch28.txt"], "an alternative"),
+        (["requirements_torch26.txt", "requirements_torch28.txt"], "may be an alternative"),
         (["install_verl.sh", "scripts/setup.sh"], "one of several scripts"),
     ],
 )
@@ -524,7 +524,7 @@ def test_conda_package_missing_on_index_is_excluded(imgbuild: Command) -> None:
     ("option", "value", "message"),
     [
         ("--driver", "٥٣٥", "expected a version"),
-        ("--gpu", "٩.0", "not a compute capability"),
+        ("--gpu", "٩.0", "neither a compute capability"),
         ("--cuda", "١٢.٤", "a CUDA release has two numbers"),
         ("--from", "~nouser/requirements.txt", "no such file or folder"),
     ],
@@ -539,7 +539,7 @@ def test_pipenv_files_are_reported_and_nothing_is_written(imgbuild: Command) -> 
     require('[packages]\ntorch = "~=2.6.0"\n', "Pipfile")
     refused = imgbuild("init")
     assert refused.status == 2
-    assert "Pipfile: pipenv files are not read" in unwrapped(refused.stderr)
+    assert "Pipfile: pipenv files are not supported" in unwrapped(refused.stderr)
 
 
 def test_extras_and_groups_that_can_still_be_chosen_are_named(imgbuild: Command) -> None:

@@ -160,7 +160,7 @@ def test_the_table_has_all_kinds_of_rows() -> None:
     )
     assert "0.9.0 also changes x, y and 2 more" in text
     assert "\na 1.0" not in text
-    assert "broken 1 - - not looked up: 404" in text
+    assert "broken 1 - - not checked: 404" in text
     assert "lib7 1-1 1-2 1-2 security update of Debian (2026-11-26)" in text
     assert "lib8" not in text
     assert "base debian-12 - - - and 2 security updates and 1 others: --packages" in text

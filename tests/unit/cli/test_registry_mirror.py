@@ -58,8 +58,8 @@ def test_use_writes_project_setting(sample, command):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["use"], "a repository or --off is needed"),
-        (["use", PLACE, "--off"], "a repository or --off is needed"),
+        (["use"], "a repository or --off is required"),
+        (["use", PLACE, "--off"], "a repository or --off is required"),
         (["use", "team/inputs:tag"], "team/inputs:tag"),
         (["push", TARGET], "no mirror is specified or configured"),
         (["status", TARGET, "a.example/b", "b.example/c"], "one repository is expected"),

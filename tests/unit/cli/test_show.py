@@ -220,7 +220,7 @@ def test_one_part_is_shown_at_a_time(imgbuild: Command) -> None:
     done = imgbuild("show", TARGET, "--layers", "--variables")
     assert (done.status, "--layers and --variables cannot be combined" in done.stderr) == (2, True)
     done = imgbuild("show", TARGET, "--output", "x")
-    assert (done.status, "--output needs --sbom" in done.stderr) == (2, True)
+    assert (done.status, "--output requires --sbom" in done.stderr) == (2, True)
 
 
 def test_pages_and_the_list_of_this_repository_fit_80_columns(imgbuild: Command) -> None:

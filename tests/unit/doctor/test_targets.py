@@ -342,7 +342,7 @@ def test_only_architecture_is_checked_without_gpu() -> None:
     one = "\n".join(verb._lines(targets.only(diagnosis, ["cu124-vllm"]), {}))
     assert "cu124-vllm" in one
     assert "cu130-vllm" not in one
-    assert lines[-1] == "no recommendation without a GPU and its driver"
+    assert lines[-1] == "no target is recommended, because no GPU with a driver was found"
     text = "; ".join(diagnosis.remarks)
     assert "no GPU was found: only the architecture is checked" in text
     (loaded,) = targets.diagnose(host(gpus=()), [CU124]).remarks
@@ -461,4 +461,4 @@ def test_image_checks_require_an_image(
     make(tmp_path)
     answer = Command(monkeypatch, capsys)("doctor", TARGET, word, "1")
     assert answer.status == 2
-    assert "needs --through" in answer.stderr
+    assert "requires --through" in answer.stderr

@@ -89,7 +89,7 @@ def test_new_lock_is_current():
 @each_row(
     ("changes", "word"),
     [
-        ({"pins": {"torch": "2.7.0"}}, "torch 2.6.0 is locked, torch==2.7.0 is required"),
+        ({"pins": {"torch": "2.7.0"}}, "torch 2.6.0 is locked, but torch==2.7.0 is required"),
         ({"pins": {"torch": "2.6.0", "trl": "1.0"}}, "trl==1.0 is not locked"),
         ({"as_of": datetime.date(2025, 7, 1)}, "as_of"),
         ({"cuda": "12.6"}, "cuda"),
@@ -109,9 +109,9 @@ def test_stale_reason_names_changed_keys():
         env={"FOO": Variable(value="a", reason=samples.REASON)}, labels={"y": "2"}
     )
     assert set(lock_file.stale(small_lock, changed_matrix)) == {
-        "settings.env.FOO: only the matrix has it",
-        "settings.labels.x: only the lock has it",
-        'settings.labels.y: the matrix has "2", the lock "1"',
+        "settings.env.FOO: exists only in the matrix",
+        "settings.labels.x: exists only in the lock",
+        'settings.labels.y: the matrix has "2", but the lock has "1"',
     }
 
 

@@ -40,7 +40,7 @@ def test_unused_code_restricts_nothing():
     assert not relu.concerns(versions)
     assert constraints.required([relu], "deepspeed", "0.19.3", versions) == ()
     assert relu.describes("0.19.3")
-    assert str(relu) == "deepspeed==0.19.3: no version of torch fits (a.py, torch.nn:Relu)"
+    assert str(relu) == "deepspeed==0.19.3: no version of torch is compatible (a.py, torch.nn:Relu)"
 
 
 def test_entries_of_unused_code_are_joined_only_for_the_same_name():

@@ -55,7 +55,7 @@ STRUCTURE = {
         ),
         (
             "targets.cu124-vllm",
-            "as_of is missing: without a cut-off the newest",
+            "as_of is missing: without a cut-off, the newest",
             None,
             "as_of: only files uploaded before this day",
             None,

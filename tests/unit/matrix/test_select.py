@@ -122,7 +122,7 @@ def test_most_similar_target_is_suggested(name: str, arch: Arch, near: str) -> N
 def test_missing_architecture_is_refused(matrix: Matrix) -> None:
     with pytest.raises(NoSolution) as caught:
         chosen(matrix, "*", "gh200", arches=(X86,))
-    assert caught.value.reasons == ("gh200 on x86_64: the matrix lists only arm64 for it",)
+    assert caught.value.reasons == ("gh200 on x86_64: the matrix lists only arm64 for this target",)
 
 
 @pytest.mark.parametrize("everything", [True, False])
@@ -131,7 +131,7 @@ def test_wildcard_skips_targets_without_architecture(matrix: Matrix, *, everythi
     selection = chosen(matrix, *patterns, everything=everything, arches=(ARM,))
     assert selection == [("cu130-vllm", (ARM,)), ("gh200", (ARM,))]
     assert left_out(matrix, patterns, everything=everything, arches=(ARM,)) == (
-        "cu124-vllm on arm64 is skipped: no wheel for aarch64",
+        "skipping cu124-vllm on arm64: no wheel for aarch64",
     )
     assert left_out(matrix, patterns, everything=everything, arches=()) == ()
 

@@ -80,7 +80,7 @@ def test_a_damaged_file_is_named(tmp_path, text):
     (tmp_path / "updates.json").write_text(text)
     with pytest.raises(InputError, match=r"updates\.json is not a valid list of updates") as caught:
         tried_updates.read(tmp_path)
-    assert "tried again" in (caught.value.hint or "")
+    assert "to try the versions again" in (caught.value.hint or "")
 
 
 def test_no_link_is_read_or_written(tmp_path):

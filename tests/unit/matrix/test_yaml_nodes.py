@@ -44,12 +44,12 @@ YAML = {
     "an alias": (
         "default_index: main",
         "default_index: §*here",
-        (None, "aliases are not supported", "*here", "written out", None),
+        (None, "aliases are not supported", "*here", "instead of an alias", None),
     ),
     "a merge key": (
         "labels: {org.example.team: rl}",
         "labels: {§<<: {a: b}}",
-        (None, "merge keys are not supported", "<<", "written out", None),
+        (None, "merge keys are not supported", "<<", "the keys themselves", None),
     ),
     "a tag": (
         "summary: an old image",

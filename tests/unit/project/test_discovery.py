@@ -61,9 +61,9 @@ def test_files_for_development_hardware_and_alternatives_are_listed(tmp_path):
     assert {text: reason.partition(";")[0] for text, reason in reasons(result).items()} == {
         "requirements-dev.txt": "packages for development",
         "requirements_npu.txt": "packages for other hardware",
-        "requirements-sglang.txt": "an alternative or an addition",
+        "requirements-sglang.txt": "may be an alternative or an addition",
         "requirements/docs.txt": "packages for development",
-        "requirements/vllm.txt": "an alternative or an addition",
+        "requirements/vllm.txt": "may be an alternative or an addition",
     }
 
 
@@ -264,5 +264,5 @@ RUN pip install ".[train,eval]"
     assert [item.name for item in result.debian] == ["python3-dev", "git"]
     notes = reasons(result)
     for package in ("python3.10", "python3-pip", "python3.10-venv"):
-        assert "the image has its own Python" in notes[package]
+        assert "the image contains its own Python" in notes[package]
     assert notes[".[train,eval]"] == "extras are chosen with --extra train --extra eval"

@@ -300,7 +300,7 @@ def test_push_ls_diff_pull_and_tag_commands(place, imgbuild, tmp_path):
 def test_push_to_invalid_destination_is_refused(place, imgbuild):
     where = place.registry.host
     for words, result in (
-        ((TARGET,), "no repository is given"),
+        ((TARGET,), "no repository is specified"),
         ((TARGET, f"{where}/a", f"{where}/b"), "one repository is expected"),
         ((TARGET, f"{where}/a:tag"), "but a repository is expected"),
         ((TARGET, f"{where}/a", "--mount-from", "other.example/b"), "mounts only its own layers"),

@@ -9,7 +9,7 @@ from imgbuild.resolve.repositories import refusal
 
 GONE = FetchFailed("a.txt:1: tool: git cannot fetch it", hint="git ls-remote it")
 OTHER = FetchFailed("a.txt:2: kit: git cannot fetch it", hint="git ls-remote kit")
-BROKEN = InputError("a.txt:3: no such revision", hint="name another")
+BROKEN = InputError("a.txt:3: no such revision", hint="specify another")
 
 
 @pytest.mark.parametrize(

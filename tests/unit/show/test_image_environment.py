@@ -333,7 +333,7 @@ def test_the_verb_prints_an_explanation(tmp_path: Path, command: Command) -> Non
     assert done.stdout.startswith(f"{TARGET} (x86_64): 6 variables in the image\n")
     shown = "\nPATH=/opt/venv/bin:/bin\n    commands come first\n    set by: image.env\n"
     assert shown in done.stdout
-    assert f"{TARGET}, when it runs: set by the job scripts of imgbuild slurm" in done.stdout
+    assert f"{TARGET}, at run time: set by the job scripts of imgbuild slurm" in done.stdout
     assert "    source: https://" in done.stdout
     assert "RAY_ADDRESS" not in done.stdout
 

@@ -82,7 +82,7 @@ def test_target_with_unmet_requirement_is_skipped_unless_named(
     reachable = status.within_reach(project, sample_matrix, selected, ["*"], console)
     assert [item.name for item in reachable] == ["near"]
     output = " ".join(capfd.readouterr().err.split())
-    assert "small is skipped: it needs the index pytorch for torch, triton" in output
+    assert "skipping small, which needs the index pytorch for torch, triton" in output
     assert "to try it anyway, select it by name: small" in output
     reachable = status.within_reach(project, sample_matrix, selected, ["small", "near"])
     assert [item.name for item in reachable] == ["small", "near"]
@@ -125,7 +125,7 @@ def test_all_selects_locked_targets_and_reports_the_others(
     done = imgbuild("lock", "--check", "--all")
     assert (done.status, done.stdout) == (0, f"{TARGET} {sample.target_digests.digest}\n")
     output = " ".join(done.stderr.split())
-    assert f"{UNLOCKED} is skipped: it needs the index torch for torch" in output
+    assert f"skipping {UNLOCKED}, which needs the index torch for torch" in output
     assert imgbuild("lock", "--check", UNLOCKED).status == 5
 
 

@@ -248,7 +248,7 @@ def test_build_uses_allocated_cpus(tmp_path):
 def test_cluster_options_require_slurm(command: Command):
     answer = command("build", TARGET, "--partition", "gpu")
     assert answer.status == 2
-    assert "options of Slurm need --on slurm" in answer.stderr
+    assert "Slurm options require --on slurm" in answer.stderr
 
 
 @pytest.mark.parametrize(

@@ -360,7 +360,7 @@ def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
         form = "squashfs" if words else "sif"
         made_with = f"imgbuild build {TARGET} --format {form} --output {tmp_path}/{name}"
         assert made_with in " ".join(written.stderr.split())
-        here = "the script has this machine's path" in " ".join(written.stderr.split())
+        here = "the script uses the path" in " ".join(written.stderr.split())
         assert here == (not words)
         refused = command("slurm", TARGET, *words, "--submit", "--", "true")
         assert refused.status == 2
@@ -404,7 +404,7 @@ def test_only_check_tests_shared_memory(tmp_path, monkeypatch, capsys):
     command = Command(monkeypatch, capsys)
     done = command("slurm", TARGET, "--shared", "64", "--", "true")
     assert done.status == 2
-    assert "--shared needs --job check" in done.stderr
+    assert "--shared requires --job check" in done.stderr
 
 
 def test_sif_of_other_image_is_reported(tmp_path, monkeypatch, capsys):

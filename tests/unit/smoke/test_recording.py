@@ -227,10 +227,10 @@ def test_results_of_environment_or_unknown_sif_are_refused(
     for words in (("--case", "nccl"), ("--model", str(sample.folder))):
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2
-        assert "--record needs a whole tier" in " ".join(done.stderr.split())
+        assert "--record requires a whole tier" in " ".join(done.stderr.split())
     done = imgbuild("smoke", TARGET, "--case", "nccl")
     assert done.status == 2
-    assert "--case nccl needs --tier" in " ".join(done.stderr.split())
+    assert "--case nccl requires --tier" in " ".join(done.stderr.split())
 
 
 def test_image_other_than_locked_is_not_tested(sample: Sample) -> None:
