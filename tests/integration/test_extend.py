@@ -261,7 +261,7 @@ def test_package_requiring_other_torch_is_refused(
     result = project.run("lock", OWN, status=8).stderr
     assert "newer cannot be added to small" in result
     assert "small has torch 2.6.0" in result
-    assert "you asked for newer==3.0" in result
+    assert "you require newer==3.0" in result
     assert "newer 3.0 requires torch>=2.7 (its METADATA)" in result
     assert "suggestion: newer 2.9, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code" in result
     assert "small cannot change" in result

@@ -172,7 +172,7 @@ def test_partially_unpacked_layers_on_full_disk_are_removed(project, tmp_path):
     done = mounted(project, disk, full(disk), *command, cache=disk / "cache")
     assert done.returncode == 1
     assert f"error: no space left for {disk}/cache" in done.stderr
-    assert "hint: free some space: imgbuild cache prune" in done.stderr
+    assert "hint: free some space with `imgbuild cache prune" in done.stderr
     names = {path.removeprefix(f"{disk}/") for path in done.stdout.splitlines()}
     notice = {name for name in names if name.startswith("cache/facts")}  # of the day's messages
     left = {"matrix.yaml", "cache", *(f"cache/{name}" for name in EMPTY_CACHE)}

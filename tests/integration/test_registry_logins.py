@@ -138,7 +138,7 @@ def test_credential_helper_with_tls_registry(tmp_path, capfd):
         with pytest.raises(FetchFailed, match="401") as caught:
             Client(attempts=1).has(repository, BLOB.digest)
         assert caught.value.hint == (
-            f"docker login {repository.host}, with an account that has this permission"
+            f"run docker login {repository.host} with an account that has this permission"
         )
         configure(tmp_path, credHelpers={repository.host: "one"})
         program(tmp_path, "one", answer(*LOGIN))

@@ -101,7 +101,7 @@ def test_interrupt_cancels_tasks_and_next_run_resumes(built: Project) -> None:
     os.killpg(process.pid, signal.SIGINT)
     _, messages = process.communicate(timeout=slurm_project.PATIENCE)
     assert process.returncode == 130, messages
-    assert "the tasks that had not ended are cancelled" in messages
+    assert "the remaining tasks were cancelled" in messages
     folder = orders(built, "build")[-1]
     until(lambda: not queue(built), "Slurm has nothing of it any more")
     finished = {

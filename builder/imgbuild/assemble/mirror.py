@@ -84,9 +84,10 @@ def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMir
         named_mirror = None
     if named_mirror is None:
         if only:
-            message = "--mirror-only needs a mirror, but none is set"
+            message = "--mirror-only requires a mirror, but none is set"
             raise InputError(
-                message, hint="set one: --mirror HOST/REPOSITORY, or imgbuild registry mirror use"
+                message,
+                hint="set one with --mirror HOST/REPOSITORY or `imgbuild registry mirror use`",
             )
         return None
     repository(named_mirror.setting.mirror, str(named_mirror.place or named_mirror.origin.value))
@@ -128,7 +129,7 @@ def _named(root: Path, text: str | None) -> NamedMirror | None:
                 path,
                 MirrorSetting,
                 what="mirror setting",
-                hint="set it again: imgbuild registry mirror use",
+                hint="set it again with `imgbuild registry mirror use`",
             )
             return NamedMirror(setting=setting, origin=origin, place=path)
     return None

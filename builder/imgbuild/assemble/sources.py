@@ -135,7 +135,7 @@ class LockSources:
             if built.wheel.sha256 in hashes
         }
         base, user, arch = base_of(lock, self._matrix), lock.settings.user, sdists.host_arch()
-        hint = "its build is not reproducible, or used another Python: lock it again"
+        hint = "lock it again, because its build is not reproducible or used another Python"
         root = host_root(base, user, arch, context, host_debs(lock), host_python(lock))
         for built in lost.values():
             sdists.rebuild(built, self.indexes, root(), lock.base.python, context, hint=hint)

@@ -116,7 +116,7 @@ def read(data: Mapping[str, bytes], place: str) -> LockBundle:
         if name not in data:
             message = f"{place} has no {name}"
             raise InputError(
-                message, hint="use an image that imgbuild pushed, or a folder with its files"
+                message, hint="use an image that was pushed by imgbuild, or a folder with its files"
             )
     file = f"{place}/{LOCK}"
     lock = lock_file.decode_lock(data[LOCK], file, hint=OTHER, remedy=NEWER)

@@ -177,8 +177,8 @@ def _gpu_arches(
 ) -> tuple[Arch, ...]:
     fitting = tuple(arch for arch in arches if arch in settings.gpu_arches(GPU_TIERS[tier]))
     if not fitting:
-        message = f"{target} must pass tier {tier}; {FILE} has no machine with enough GPUs for it"
-        hint = f"add one under runners: in {FILE}, or remove {tier} from gate: (--gate)"
+        message = f"{target} must pass tier {tier}, but no machine in {FILE} has enough GPUs"
+        hint = f"add one under `runners:` in {FILE}, or remove {tier} from `gate:` (--gate)"
         raise InputError(message, hint=hint)
     return fitting
 
@@ -214,6 +214,6 @@ def _runner(job: CiJob, settings: CiSettings) -> Runner:
     if not fitting:
         gpus = f" and {job.gpus} GPUs" if job.gpus else ""
         requirement = f"{job.arch} with {job.disk} GB of disk{gpus}"
-        message = f"{job.id} needs a machine with {requirement}; {FILE} has none"
-        raise InputError(message, hint=f"add one under runners: in {FILE}")
+        message = f"{job.id} requires a machine with {requirement}, but {FILE} lists none"
+        raise InputError(message, hint=f"add one under `runners:` in {FILE}")
     return min(fitting, key=lambda runner: runner.gpus)

@@ -73,7 +73,7 @@ class CiSettings(Strict, frozen=True):
         gate = gate if gpu else without_gpu(gate)
         if not gate:
             message = "no tier of smoke tests remains for the gate"
-            raise InputError(message, hint="select one: --gate static")
+            raise InputError(message, hint="select a tier, for example: --gate static")
         return msgspec.structs.replace(self, gate=gate)
 
     def limit(self, target: str) -> int | None:

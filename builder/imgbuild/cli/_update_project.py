@@ -218,7 +218,7 @@ def _refuse(project: Project, value: Extensions, planned: ProjectMove, before: S
     reasons = list(dict.fromkeys(reasons))
     if not reasons:
         return
-    message = f"{count(len(reasons), 'requirement')} of the project cannot be met by"
+    message = f"{count(len(reasons), 'requirement')} of the project cannot be satisfied by"
     message += f" {planned.new.name}; nothing was written"
     hint = "change them in the project's files, or move to another target: --to TARGET"
     if any(value.targets[name].extends for name in planned.rows):

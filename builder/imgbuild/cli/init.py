@@ -339,7 +339,7 @@ def _start(
     additions: Additions,
     context: Context,
 ) -> Started:
-    """Choose a target and write the matrix; NoSolution with all requirements that cannot be met."""
+    """Choose a target and write the matrix; NoSolution with all unsatisfiable requirements."""
     for line in _project_report.read_lines(files):
         console.info(line)
     more = tuple(repository_name.with_name(word, context) for word in additions.add or ())
@@ -408,7 +408,7 @@ def _refuse(
     declared: Declared,
     failures: Sequence[ImgbuildError],
 ) -> None:
-    """NoSolution with every requirement that cannot be met, and the remedies.
+    """NoSolution with every requirement that cannot be satisfied, and the remedies.
 
     `failures` are those of git repositories, raised unchanged if there are no others.
     """

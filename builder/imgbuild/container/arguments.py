@@ -126,7 +126,7 @@ def ignored(request: ContainerRequest, through: str) -> list[str]:
         lines.append(
             "--shm-size is ignored: "
             + ("Apptainer uses the /dev/shm of this machine" if through == "apptainer"
-               else "the /dev/shm of a root folder has half of the memory")
+               else "the /dev/shm of a root folder can use half of the memory")
         )  # fmt: skip
     return lines
 

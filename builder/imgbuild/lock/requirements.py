@@ -38,7 +38,7 @@ def text(lock: Lock, arch: Arch) -> str:
         if built.index == GIT_INDEX
     ]
     if trees:
-        head.append("# From git, which --require-hashes rejects; install these afterwards:")
+        head.append("# From git, which --require-hashes refuses; install these afterwards:")
         head += [f"#   {tree}" for tree in trees]
     return "\n".join([*head, "", *lines]) + "\n"
 

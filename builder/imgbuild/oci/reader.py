@@ -283,8 +283,8 @@ def inflated(
                 pass
         if ahead.digest != layer.diff_id:
             message = (
-                f"{layer.path}: its content has the digest {ahead.digest}; the image's"
-                f" configuration has the diff id {layer.diff_id}"
+                f"{layer.path}: the digest of its content is {ahead.digest}, but the image's"
+                f" configuration has the diff ID {layer.diff_id}"
             )
             raise IntegrityError(message, hint=REMEDY)
 

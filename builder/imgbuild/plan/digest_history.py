@@ -19,7 +19,7 @@ from imgbuild.values import Arch, Bytes, Digest
 
 DIGESTS_FILE, LOCK = "digests.json", "lock.json"
 TOGETHER = 80  # digests that are in memory at once, and the locks of those that changed
-UNREADABLE = "it needs a checkout with its history: git fetch --unshallow"
+UNREADABLE = "use a checkout with its history: git fetch --unshallow"
 
 
 class CommittedImage(msgspec.Struct, frozen=True):

@@ -131,7 +131,7 @@ class RegistryAuthorizer(Authorizer):
             return failure
         hint = failure.hint
         if failure.denied:
-            hint = f"docker login {host(request.url)}, with an account that has this permission"
+            hint = f"run docker login {host(request.url)} with an account that has this permission"
             if request.anonymous:
                 hint = (
                     f"{host(request.server)} redirected to {host(request.url)}, which does not "

@@ -49,7 +49,7 @@ def has(
         else:
             if size is not None:
                 return size
-    message = f"{shown}: the registry does not state the size"
+    message = f"{shown}: the registry does not report the size"
     raise FetchFailed(message)
 
 

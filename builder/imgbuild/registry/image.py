@@ -112,7 +112,7 @@ def _require_type(media_type: str, reference: Reference) -> None:
         message = (
             f"{reference} is of the type {media_type}, which an OCI layout cannot contain unchanged"
         )
-        raise InputError(message, hint="use an OCI image; skopeo copy converts others")
+        raise InputError(message, hint="use an OCI image, or convert this one with skopeo copy")
 
 
 def _entry(reference: Reference, entries: Sequence[Descriptor], arch: Arch) -> Descriptor:

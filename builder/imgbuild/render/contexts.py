@@ -140,7 +140,7 @@ def _expected_digests(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
                 message = f"{lock.target}: {wheel.file!r} is not a wheel name"
                 raise IntegrityError(message, hint=f"imgbuild lock {lock.target}")
             if digests.setdefault(wheel.file, wheel.sha256) != wheel.sha256:
-                message = f"{lock.target}: two different wheels are called {wheel.file}"
+                message = f"{lock.target}: two different wheels have the name {wheel.file}"
                 raise IntegrityError(message, hint="build one architecture at a time, with --arch")
     return digests
 

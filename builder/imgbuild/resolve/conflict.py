@@ -370,7 +370,7 @@ def conflict(
 
 
 def _of_cuda(cuda: str, row: str) -> str:
-    return f"the target {row} is for CUDA {cuda}" if row else f"you asked for CUDA {cuda}"
+    return f"the target {row} is for CUDA {cuda}" if row else f"you require CUDA {cuda}"
 
 
 def _unknown_cuda(
@@ -403,7 +403,7 @@ def demand(
     package: str, spec: str, words: str | None = None, extras: tuple[str, ...] = ()
 ) -> Demand:
     """A request of the user."""
-    words = words or f"you asked for {package}{spec}"
+    words = words or f"you require {package}{spec}"
     return Demand(package=package, spec=spec, words=words, extras=extras)
 
 

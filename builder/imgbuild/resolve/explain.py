@@ -126,7 +126,7 @@ def _conflict(
             for each in exact
         ]
         if conflicts[0] is not None and all(conflicts):
-            none = f"and none of {len(tried)} versions of {demand.package} is compatible"
+            none = f"and none of the {len(tried)} versions of {demand.package} is compatible"
             return msgspec.structs.replace(conflicts[0], reasons=(*conflicts[0].reasons, none))
     return None
 

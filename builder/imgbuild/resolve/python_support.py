@@ -45,7 +45,7 @@ def refuse(query: Query) -> None:
     if request.python in (None, bases[base_name]):
         return
     has = _any_of(bases.values())
-    reasons = [f"you asked for Python {request.python}, and the bases of the matrix have {has}"]
+    reasons = [f"you require Python {request.python}, but the bases of the matrix have {has}"]
     index = matrix.indexes[matrix.default_index]
     place = IndexAddress(name=matrix.default_index, address=index.url or uv.default_index())
     indexes = Indexes({place.name: place}, {}, place.name, http)

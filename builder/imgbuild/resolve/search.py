@@ -85,7 +85,7 @@ def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
     failed: NoSolution | None = None
     tried: list[TorchBuild | None] = []
     while True:
-        with query.context.reporter.step(f"first solve for {arch}"):
+        with query.context.reporter.step(f"solving for {arch} (first pass)"):
             first = first_solve.solve_first(query)
         if failed is not None and first.torch in tried:
             raise failed

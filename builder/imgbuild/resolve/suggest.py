@@ -25,7 +25,7 @@ TRIED = 96  # versions on each side
 AT_ONCE = 16
 ROUNDS = 6  # of learning from the code of a suggestion
 SHOWN = 4  # suggestions
-UNREAD = "by METADATA; its code was not read"
+UNREAD = "according to METADATA; its code was not read"
 
 
 class QuickLook(msgspec.Struct, frozen=True, kw_only=True):

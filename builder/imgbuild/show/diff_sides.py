@@ -59,7 +59,7 @@ def only(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
 
 def _on_disk(path: Path, name: str) -> DiffSide:
     file = path / LOCK if path.is_dir() else path
-    hint = f"specify a folder with {LOCK} and {DIGESTS_FILE}, or the former"
+    hint = f"specify {LOCK}, or a folder with {LOCK} and {DIGESTS_FILE}"
     if not file.is_file():
         message = f"{path} has no {LOCK}"
         raise InputError(message, hint=hint)
@@ -69,7 +69,8 @@ def _on_disk(path: Path, name: str) -> DiffSide:
     place = file.with_name(DIGESTS_FILE)
     if not place.is_file():
         message = (
-            f"{place}: no such file, and a lock alone does not contain the sizes of its layers"
+            f"{place}: no such file, but it is required because a lock does not contain the sizes"
+            " of layers"
         )
         raise InputError(message, hint=hint)
     return image_diff.side(lock, image_digests.read_digests_at(place, lock, hint=hint), name)

@@ -187,7 +187,7 @@ def _of_matrix(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
     item = overlay(matrix, name)
     if item is not None:  # the reasons are in the matrix of the publisher
         extended = item.published
-        reason = f"the matrix of {extended.name}, which was published, has the reason"
+        reason = f"the reason is in the matrix of {extended.name}, which was published"
         published = {
             key: Variable(value=value, reason=reason)
             for key, value in extended.lock.settings.env.items()
@@ -216,7 +216,7 @@ def _locked(lock: Lock, expected: Mapping[str, tuple[str, Variable]]) -> tuple[S
             by=by,
             reason=variable.reason,
             source=variable.source,
-            differs=f"the matrix has {variable.value!r}, the lock has no such variable",
+            differs=f"the matrix has {variable.value!r}, but the lock has no such variable",
         )
         for key, (by, variable) in sorted(expected.items())
         if key not in lock.settings.env
@@ -254,7 +254,9 @@ def _of_arches(
 
 def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]) -> Setting:
     if name not in expected:
-        return Setting(name=name, value=value, by="lock", differs="the matrix does not set it")
+        return Setting(
+            name=name, value=value, by="lock", differs="the matrix does not set this variable"
+        )
     by, variable = expected[name]
     return Setting(
         name=name,

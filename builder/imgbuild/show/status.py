@@ -149,7 +149,7 @@ def lock_remedy(matrix: Matrix, name: str) -> str:
     servers = " and ".join(needs(matrix, name))
     wants = f"its lock needs {servers}; " if servers else ""
     commands = f"imgbuild lock {name}; then here: imgbuild init --lock CLONE"
-    return f"{wants}in a clone of imgbuild: {commands}"
+    return f"{wants}in a clone of imgbuild, run: {commands}"
 
 
 def fetched(folder: Path) -> frozenset[str]:
@@ -180,7 +180,7 @@ def within_reach(
         if missing:
             reporter.info(f"{item.name} needs {'; '.join(missing)}")
         reachable.append(item)
-    hint = f"to try it anyway, select it by name: {passed[0]}" if passed else None
+    hint = f"to lock it anyway, select it by name: {passed[0]}" if passed else None
     if selected and not reachable:
         message = "every selected target needs more than the default index"
         raise NothingSelected(message, hint=hint)

@@ -157,7 +157,7 @@ def _target(
             target_digests = image_digests.read_digests(project.images, lock)
         except LockStale as error:
             lock, stale = None, error.message
-            reporter.warn(f"{name}: its page has no digest: {error.message}")
+            reporter.warn(f"the page of {name} has no digest: {error.message}")
     if lock is None:
         row = msgspec.structs.replace(row, images=())
     versions = _versions(lock)

@@ -26,7 +26,7 @@ GONE = "Invalid job id"  # squeue's error for a job that Slurm no longer lists
 LOST = "LOST"  # imgbuild's name for the state of such a job
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two queries
 SILENCE = 600.0  # seconds in which Slurm may not respond, because its controller restarts
-LATER = "jobs continue (squeue --me); for an array, the same command follows it again"
+LATER = "jobs continue to run (squeue --me); for an array, run the same command again to follow it"
 
 
 def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
@@ -148,5 +148,5 @@ def interrupted(jobs: Iterable[str]) -> Interrupted:
         reason = done.stderr.strip() or f"status {done.status}"
         message = f"interrupted, but Slurm did not cancel the tasks: {reason}"
         return Interrupted(message, hint="list running jobs with: squeue --me")
-    message = "interrupted: the tasks that had not ended are cancelled"
-    return Interrupted(message, hint="the same command submits the remaining tasks")
+    message = "interrupted; the remaining tasks were cancelled"
+    return Interrupted(message, hint="run the same command again to submit the remaining tasks")

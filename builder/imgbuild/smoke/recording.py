@@ -126,7 +126,7 @@ def _locked_digests(
     if target not in project.locked_targets():
         refuse(
             place,
-            f"it is of the target {target!r}, which has no lock here",
+            f"it belongs to the target {target!r}, which has no lock here",
             hint="select its project: --matrix FILE; locked here: "
             f"{', '.join(project.locked_targets())}",
         )
@@ -158,7 +158,7 @@ def _other(
     has = f"configuration {image.config}" if image is not None else "no image"
     refuse(
         place,
-        f"it is of {target} on {arch} with configuration {config}; {path} has {has} there",
+        f"it belongs to {target} on {arch} with configuration {config}, but {path} has {has}",
         hint="record it at the git revision that has that image's digest, or test the"
         " current image",
     )
@@ -178,5 +178,8 @@ def _recorded_run(image_run: ImageRun) -> RecordedRun:
     needed = runner.GPU_TIERS.get(recorded_run.tier, 0)
     if len(recorded_run.gpu) < needed:
         named = ", ".join(recorded_run.gpu) or "none"
-        refuse(image_run.place, f"tier {recorded_run.tier} needs {needed} GPU(s); it names {named}")
+        refuse(
+            image_run.place,
+            f"tier {recorded_run.tier} requires {needed} GPU(s), but it lists {named}",
+        )
     return recorded_run

@@ -248,7 +248,7 @@ class SdistWheels:
         try:
             chosen = uv.resolve(self._catalogue, lines, self._bounds, self._store)
         except uv.Unsolvable as error:
-            message = f"no set of packages satisfies the build requirements of {package}"
+            message = f"no package set satisfies the build requirements of {package}"
             raise NoSolution(message, reasons=of_resolver(str(error))) from error
         wheels = []
         for item in chosen:

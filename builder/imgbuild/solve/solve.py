@@ -83,7 +83,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
 def resolve(problem: SolveProblem) -> Resolution:
     """Resolve every input of the target; lists are sorted by package.
 
-    NoSolution, with the reasons, if no set of packages satisfies the target; FetchFailed if an
+    NoSolution, with the reasons, if no package set satisfies the target; FetchFailed if an
     index or archive does not respond.
     """
     with opened(problem) as prepared:
@@ -94,7 +94,7 @@ def resolve(problem: SolveProblem) -> Resolution:
 
 @contextlib.contextmanager
 def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
-    """Prepare `problem` and keep its build context open; NoSolution if its pins cannot be met.
+    """Prepare `problem` and keep its build context open; NoSolution if its pins are unsatisfiable.
 
     Wheels can be built from sdists inside the context only.
     """
@@ -520,7 +520,7 @@ def _resolve_once(
         hint = f"add {error.package} to the requirements of the project, with a URL or version"
         raise NoSolution(message, reasons=reasons, hint=hint) from error
     except uv.Unsolvable as error:
-        message = f"no set of packages satisfies {problem.name} on {problem.arch}"
+        message = f"no package set satisfies {problem.name} on {problem.arch}"
         raise NoSolution(
             message,
             reasons=(

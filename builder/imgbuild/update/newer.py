@@ -300,7 +300,9 @@ def file_reasons(files: Sequence[IndexFile], machines: Sequence[Tags]) -> tuple[
             continue
         refusing = next((file for file in (*here, *wheels) if not _accepts(file, tags)), None)
         if refusing is not None:
-            reasons[f"requires Python {refusing.requires_python}, the set has {tags.python}"] = None
+            reasons[
+                f"requires Python {refusing.requires_python}, but the package set has {tags.python}"
+            ] = None
         else:
             minor = ".".join(tags.python.split(".")[:2])
             reasons[f"no wheel for {tags.arch} with Python {minor}"] = None
@@ -336,4 +338,4 @@ def _cuda_reasons(version: Version, required: Sequence[Requirement], cuda: str) 
     release = build_of(version, required).cuda
     if release in (None, cuda):
         return []
-    return [f"its wheel is built for CUDA {release}, the set has CUDA {cuda}"]
+    return [f"its wheel is built for CUDA {release}, but the package set has CUDA {cuda}"]

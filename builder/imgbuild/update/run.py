@@ -164,7 +164,7 @@ def _require_pinned(targets: Mapping[str, Target], options: UpdateSettings) -> N
     if unknown:
         message = f"no selected row pins {', '.join(unknown)}"
         raise InputError(
-            message, hint="versions of packages that a row does not pin are determined by its as_of"
+            message, hint="packages that a row does not pin are updated through its as_of"
         )
 
 

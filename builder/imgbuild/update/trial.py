@@ -172,7 +172,7 @@ def _solved(scratch: Project, row: Row, held: Container[str], inputs: Inputs) ->
     whole = msgspec.structs.replace(row, target=loose).in_matrix(inputs.matrix)
     known = constraints.read(scratch.images)
     problem = SolveProblem(whole, row.name, target.arch[0], inputs.context, known)
-    with inputs.context.reporter.step(f"resolving {row.name} with other versions of its pins"):
+    with inputs.context.reporter.step(f"resolving {row.name} with different pins"):
         versions = solve.resolve(problem).versions
     chosen = {
         name: _same_or(pin, versions.get(name) if name in requires else None)

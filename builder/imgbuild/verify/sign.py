@@ -38,7 +38,7 @@ def sign(
     if signer_lock is None:
         _refuse(place, verify(place, VerifyOptions(), client.reporter).checks)
         client.reporter.warn(
-            f"{reference}: only its digest is signed, since anyone could have attached the other"
+            f"{reference}: only its digest is signed, because anyone could have attached the other"
             " documents; to sign provenance and SBOMs too, pass your own lock with --target or"
             " --lock"
         )

@@ -122,7 +122,7 @@ def test_unreadable_setting_error_names_its_file(alone):
 
 
 def test_mirror_only_requires_a_mirror(alone):
-    with pytest.raises(InputError, match="--mirror-only needs a mirror"):
+    with pytest.raises(InputError, match="--mirror-only requires a mirror"):
         mirror.find(alone, only=True)
 
 

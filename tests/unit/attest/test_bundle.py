@@ -181,7 +181,7 @@ def test_damaged_or_foreign_documents_are_refused(sample: Sample):
         ),
     ):
         bundle.read({**lock_bundle.data, "lock.json": newer}, "there")
-    with pytest.raises(LockStale, match=r"there/packages\.json: format 99"):
+    with pytest.raises(LockStale, match=r"there/packages\.json: unsupported format 99"):
         bundle.read({**lock_bundle.data, "packages.json": b'{"format": 99}'}, "there")
 
 

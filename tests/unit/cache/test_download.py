@@ -331,7 +331,7 @@ def test_ctrl_c_keeps_partial_files(
     monkeypatch.setattr(threading.Thread, "join", join)
     with pytest.raises(Interrupted) as caught:
         fetch(store, http, FileRequest(locked(big, "big"), lambda: [site.url("big")]))
-    assert "run it again" in str(caught.value.hint)
+    assert "run the command again" in str(caught.value.hint)
     partial_size = partial.stat().st_size
     assert 100_000 < partial_size < len(big)
     site.pause = 0

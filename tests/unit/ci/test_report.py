@@ -140,7 +140,7 @@ def test_nightly_report_requires_published_images(sample, command):
             ("script", TARGET, f"{TARGET}@publish", "--no-push"),
             "jobs and targets cannot be combined",
         ),
-        (("script", f"{TARGET}@publish", "--no-push"), "but no registry is given"),
+        (("script", f"{TARGET}@publish", "--no-push"), "but no registry is specified"),
         (("script", TARGET, "--no-push", "--through", "here"), "not the active environment"),
         (("script", TARGET, "--no-push", "--partition", "gpu"), "Slurm options require --on slurm"),
         (("report",), "contains no results for targets of the matrix"),

@@ -139,7 +139,7 @@ def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> Non
         ((TARGET, "--python", "3.11"), "--python 3.11 does not apply to locked targets"),
         (("trl==0.18.2", "--glibc", "3.1"), "--glibc 3.1: not a version of glibc"),
         (("trl==0.18.2", "--base", "debian-1"), "the matrix has no base debian-1"),
-        (("trl==0.18.2", "--cuda", "new"), "--cuda new: a CUDA release has two numbers"),
+        (("trl==0.18.2", "--cuda", "new"), "--cuda new: expected a CUDA release with two numbers"),
         (("trl==0.18", "--python", "3"), "--python 3: "),
         (
             ("--requirements", "pins.txt", "--python", "3.11", "--arch", "arm64"),

@@ -525,7 +525,7 @@ def test_conda_package_missing_on_index_is_excluded(imgbuild: Command) -> None:
     [
         ("--driver", "٥٣٥", "expected a version"),
         ("--gpu", "٩.0", "neither a compute capability"),
-        ("--cuda", "١٢.٤", "a CUDA release has two numbers"),
+        ("--cuda", "١٢.٤", "expected a CUDA release with two numbers"),
         ("--from", "~nouser/requirements.txt", "no such file or folder"),
     ],
 )

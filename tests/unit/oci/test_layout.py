@@ -229,7 +229,7 @@ def others(name: str | None, second: str | None = None) -> list[dict[str, object
         (others("latest"), "than tiny: latest"),
         (others("tiny", "debian:12"), "than tiny: debian:12"),
         (others("tiny", "tiny"), "than tiny: 2 of that name"),
-        (others(None), "than tiny: one without a name"),
+        (others(None), "than tiny: one image without a name"),
     ],
 )
 def test_layout_with_other_images_is_refused_unchanged(tmp_path, entries, shown):

@@ -303,7 +303,10 @@ def test_push_to_invalid_destination_is_refused(place, imgbuild):
         ((TARGET,), "no repository is specified"),
         ((TARGET, f"{where}/a", f"{where}/b"), "one repository is expected"),
         ((TARGET, f"{where}/a:tag"), "but a repository is expected"),
-        ((TARGET, f"{where}/a", "--mount-from", "other.example/b"), "mounts only its own layers"),
+        (
+            (TARGET, f"{where}/a", "--mount-from", "other.example/b"),
+            "can mount only its own layers",
+        ),
     ):
         done = imgbuild("push", *words)
         assert (done.status, done.stdout) == (2, ""), done.stderr

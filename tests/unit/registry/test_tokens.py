@@ -189,7 +189,7 @@ def test_token_is_not_sent_to_other_servers(registry, tmp_path, locations):
 def test_credentials_are_not_sent_to_token_server_without_tls(registry, tmp_path, entry):
     write_config(tmp_path, auths={registry.host: entry})
     registry.realm = f"http://{registry.storage}/token"
-    with pytest.raises(FetchFailed, match="has no TLS") as caught:
+    with pytest.raises(FetchFailed, match="does not use TLS") as caught:
         client().upload(registry.repository("me/x"), BLOB)
     assert "word" not in caught.value.message
     assert [request for request in registry.requests if request.server == "storage"] == []
@@ -203,7 +203,7 @@ def test_unauthorized_error_has_login_hint(registry, tmp_path, login):
         client().resolve(Reference(registry.host, "me/x", "one"))
     assert (
         caught.value.hint
-        == f"docker login {registry.host}, with an account that has this permission"
+        == f"run docker login {registry.host} with an account that has this permission"
     )
     assert "wrong-word" not in caught.value.message
 

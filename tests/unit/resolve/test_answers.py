@@ -67,7 +67,7 @@ def test_extras_and_markers_are_part_of_a_request():
         RequestedPackage(package="ray", spec="==2.48.0", extras=("cgraph", "default")),
         RequestedPackage(package="vllm", marker='sys_platform == "linux"'),
     )
-    assert str(requests[1]) == "you asked for ray[cgraph,default]==2.48.0"
+    assert str(requests[1]) == "you require ray[cgraph,default]==2.48.0"
     assert not requests[2].applies({"sys_platform": "win32"})
 
 
@@ -88,8 +88,8 @@ def test_request_excluded_by_its_markers_is_refused():
         (["ray @ https://example.org/ray-1-py3-none-any.whl"], [], "has a URL"),
         (["ray[cgraph"], [], "invalid requirement"),
         (["vllm==0.9", "vllm==0.8"], [], "twice"),
-        (["torch>=2.9"], ["torch==2.8.0"], "you have torch==2.8.0 and you asked for torch>=2.9"),
-        ([], ["torch>=2.8.0"], "an exact version is expected"),
+        (["torch>=2.9"], ["torch==2.8.0"], "you have torch==2.8.0 and you require torch>=2.9"),
+        ([], ["torch>=2.8.0"], "expected an exact version"),
         (["vllm===0.9.2"], [], "'vllm===0.9.2' uses ==="),
         ([], ["torch===2.8.0"], "uses ==="),
         ([], ["torch==2.6.0+cpu"], r"no build \+cpu of torch"),
@@ -253,9 +253,9 @@ def test_the_reasons_for_a_version_include_learned_constraints():
     other = msgspec.structs.replace(learned, versions="==0.9.0")
     versions = dict.fromkeys(METADATA, "1.0") | {"vllm": "0.8.5.post1"}
     explanations = reasons.reasons_of(
-        versions, {"vllm": "you asked for vllm"}, reasons.links(METADATA, MARKERS), [learned, other]
+        versions, {"vllm": "you require vllm"}, reasons.links(METADATA, MARKERS), [learned, other]
     )
-    assert explanations["vllm"] == ("you asked for vllm",)
+    assert explanations["vllm"] == ("you require vllm",)
     assert explanations["torch"] == ("vllm requires ==2.6.0",)
     assert explanations["ray"][0].startswith("learned: vllm==0.8.5.post1 needs ray<2.50")
     assert "vllm/x.py:3" in explanations["ray"][0]
@@ -314,7 +314,7 @@ def test_impossible_package_set_is_not_checked(tmp_path):
         outcome = answers.answer(request, project, matrix, (), Context(store, Http(attempts=1)))
     refused = outcome.arch[Arch.X86_64].refused
     assert refused is not None
-    assert refused.reasons[0] == "you asked for demo==9.9"
+    assert refused.reasons[0] == "you require demo==9.9"
     assert (outcome.row, outcome.checks, outcome.unchecked) == ((), (), ())
 
 

@@ -61,7 +61,7 @@ def test_remedies_are_in_order() -> None:
         " compiles CUDA code"
     )
     starts = [line.partition(":")[0] for line in advice.remedies]
-    assert starts[:3] == ["a wheel by URL", "a target that has it", "needed by a.py"]
+    assert starts[:3] == ["the URL of a wheel", "a target that has it", "needed by a.py"]
     assert set(starts[3:]) == {"without it"}
     assert any("sdpa" in line for line in advice.remedies)
     nobody = source_only.advice("apex", "0.1", needs)

@@ -166,7 +166,7 @@ def test_a_lock_that_differs_from_the_matrix_is_stale_and_shown_unchanged() -> N
 def test_variable_removed_from_matrix_is_reported() -> None:
     old = samples.lock(of=samples.matrix(env={"OLD": Variable(value="1", reason=samples.REASON)}))
     environment = image_environment.environment(samples.matrix(), "small", (Arch.X86_64,), old)
-    assert of(environment, "OLD").differs == "the matrix does not set it"
+    assert of(environment, "OLD").differs == "the matrix does not set this variable"
     assert of(environment, "PATH").differs == ""
 
 

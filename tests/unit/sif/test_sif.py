@@ -83,7 +83,7 @@ def test_sif_architecture_is_read(tmp_path):
     assert container.arch_of(tmp_path / "x.sif") is Arch.ARM64
     for data in (b"", b"no SIF" * 99, (tmp_path / "x.sif").read_bytes().replace(b"04\0", b"05\0")):
         (tmp_path / "other").write_bytes(data)
-        with pytest.raises(InputError, match="is not a SIF for x86_64 or arm64"):
+        with pytest.raises(InputError, match="is not a SIF file for x86_64 or arm64"):
             container.arch_of(tmp_path / "other")
     with pytest.raises(InputError, match="No such file"):
         container.arch_of(tmp_path / "absent")

@@ -90,7 +90,7 @@ def test_smoke_test_result_applies_only_to_its_partition(command, tmp_path, monk
 def test_array_option_is_refused(command):
     done = command("build", TARGET, "--on", "slurm", "--sbatch=--array=0")
     assert done.status == 2
-    assert "--sbatch '--array=0': the script sets it" in done.stderr
+    assert "--sbatch '--array=0': the script sets this option" in done.stderr
 
 
 def test_array_without_job_number_is_found_by_name(tmp_path, monkeypatch):

@@ -175,17 +175,17 @@ def test_records_file_has_one_line_per_entry(tmp_path: Path) -> None:
         (
             '"result": "pass"',
             '"result": "fail"',
-            "runs[0].result: it does not agree with the numbers of cases",
+            "runs[0].result: it does not match the numbers of cases",
         ),
         (
             '"failed": 0',
             '"failed": 2',
-            "runs[0].result: it does not agree with the numbers of cases (found pass",
+            "runs[0].result: it does not match the numbers of cases (found pass",
         ),
         (
             '"passed": 12',
             '"passed": 0',
-            "runs[0].result: it does not agree with the numbers of cases (found pass",
+            "runs[0].result: it does not match the numbers of cases (found pass",
         ),
         (f'"config": "{FIRST}"', f'"config": "{SECOND}"', "runs[0].config: unknown digest"),
         ('"through": "unpacked"', '"through": "magic"', "expected one of docker, podman"),

@@ -121,7 +121,9 @@ def test_pre_releases_are_not_newer_versions(site: Site, tmp_path: Path) -> None
 def test_torch_of_another_cuda_release_is_named(site: Site, tmp_path: Path) -> None:
     wanted = {"torch": PINNED["torch"]}
     rows = look(site, tmp_path, {"torch": "2.6.0"}, wanted, cuda="12.4")
-    assert rows["torch"].reasons == ("its wheel is built for CUDA 12.6, the set has CUDA 12.4",)
+    assert rows[("torch")].reasons == (
+        "its wheel is built for CUDA 12.6, but the package set has CUDA 12.4",
+    )
     rows = look(site, tmp_path, {"torch": "2.6.0"}, wanted, cuda="12.6")
     assert rows["torch"].allowed == "2.7.0"
 
@@ -172,7 +174,7 @@ def file(name: str, python: str | None = None) -> IndexFile:
     [
         ([file("a-1-py3-none-any.whl")], (X86, ARM), ()),
         ([file("a-1-py3-none-any.whl", ">=3.12")], (X86,),
-         ("requires Python >=3.12, the set has 3.11.2",)),
+         ("requires Python >=3.12, but the package set has 3.11.2",)),
         ([file("a-1-cp311-cp311-manylinux_2_17_x86_64.whl")], (X86, ARM),
          ("no wheel for arm64 with Python 3.11",)),
         ([file("a-1-cp312-cp312-manylinux_2_17_x86_64.whl")], (X86,),

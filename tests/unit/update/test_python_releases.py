@@ -163,7 +163,7 @@ def test_a_list_or_a_name_that_is_absent(site: Site, tmp_path: Path) -> None:
     with pytest.raises(FetchFailed, match="404"):
         newer(tmp_path, source(site))
     archives = {Arch.X86_64: "https://host.example/python.tar.gz"}
-    with pytest.raises(InputError, match=r"'python.tar.gz' is not named as an archive"):
+    with pytest.raises(InputError, match=r"'python.tar.gz' is not a file name"):
         newer(tmp_path, source(site, archives=archives))
     assert len(site.requests) == 1
 

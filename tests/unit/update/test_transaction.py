@@ -123,7 +123,9 @@ def test_files_changed_meanwhile_are_kept(
 ) -> None:
     assert interrupted(project, monkeypatch, 7)
     (project.root / "matrix.yaml").write_bytes(b"edited\n")
-    with pytest.raises(InputError, match=r"these files were changed: matrix\.yaml") as caught:
+    with pytest.raises(
+        InputError, match=r"these files were changed after an interrupted update: matrix\.yaml"
+    ) as caught:
         transaction.recover(project)
     assert str(transaction.folder_of(project)) in str(caught.value.hint)
     assert (project.root / "matrix.yaml").read_bytes() == b"edited\n"

@@ -104,7 +104,7 @@ def read(data: bytes, file: str) -> SbomPackages:
     hint = "restore it from git, or delete it and lock again"
     packages = codec.decode(data, SbomPackages, file=file, what="list of packages", hint=hint)
     if packages.format != PACKAGES_FORMAT:
-        message = f"{file}: format {packages.format}; expected format {PACKAGES_FORMAT}"
+        message = f"{file}: unsupported format {packages.format} (expected {PACKAGES_FORMAT})"
         raise LockStale(
             message, hint="use the version of imgbuild that wrote it, or delete it and lock again"
         )
@@ -145,7 +145,7 @@ def merge(sbom_packages: SbomPackages, new_packages: Mapping[Sha256, Package]) -
         if recorded is None or not recorded.is_current:
             packages[key] = package
         elif recorded != package:
-            message = f"{key} was recorded as {recorded} and is now {package}"
+            message = f"{key} was recorded as {recorded}, but is now {package}"
             raise IntegrityError(message, hint="delete images/packages.json and lock again")
     return SbomPackages(packages=dict(sorted(packages.items())))
 
