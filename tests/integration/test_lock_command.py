@@ -235,7 +235,7 @@ def test_interrupted_lock_keeps_old_one_and_resumes(site, project, base, tmp_pat
     assert "Traceback" not in output
     if number == signal.SIGINT:
         assert status == 130, output
-        assert "run it again to go on" in " ".join(output.split())
+        assert "run the same command again to continue" in " ".join(output.split())
     else:
         assert status in (-number, 128 + number)
     assert project.files() == before
