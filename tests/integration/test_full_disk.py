@@ -179,7 +179,7 @@ def test_partially_unpacked_layers_on_full_disk_are_removed(project, tmp_path):
     assert names - notice == left
 
 
-def test_full_disk_while_adding_unpacked_layer(project, tmp_path):
+def test_full_disk_while_adding_unpacked_layer_is_reported(project, tmp_path):
     disk = tmp_path / "disk"
     done = in_disk(
         disk, full(disk), [sys.executable, "-c", ADD], project.folder, project.environment()

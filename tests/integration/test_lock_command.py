@@ -153,7 +153,7 @@ def test_diff_reports_changes_and_sizes(project, base):
     assert "no-such-branch is not a revision" in " ".join(done.stderr.split())
 
 
-def test_diff_of_new_target(project):
+def test_diff_lists_new_target(project):
     git(project, "init", "--quiet")
     git(project, "commit", "--quiet", "--allow-empty", "--message", "nothing")
     (comparison,) = json.loads(project.run("lock", TARGET, "--diff", "HEAD", "--json").stdout)

@@ -65,7 +65,7 @@ def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
     return ask
 
 
-def test_cuda_12_4_on_arm64(refuse: Refuse) -> None:
+def test_cuda_12_4_on_arm64_is_refused(refuse: Refuse) -> None:
     refusal = refuse("torch==2.6.0", "tensordict==0.6.2", arch=Arch.ARM64, cuda="12.4")
     torch, any_torch, tensordict = refusal.reasons
     assert torch == "torch 2.6.0 (a CPU build: requires no CUDA library) on aarch64"
@@ -89,7 +89,7 @@ def test_tensordict_0_6_2_on_arm64_is_not_replaced_by_0_1_2(refuse: Refuse, requ
 
 
 @pytest.mark.long
-def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
+def test_trl_1_16_with_vllm_0_8_5_is_refused(refuse: Refuse) -> None:
     refusal = refuse("trl==1.16.0", "vllm==0.8.5.post1")
     chain = "\n".join(refusal.reasons)
     assert "trl 1.16.0 needs vllm>=0.11.1: trl/generation/vllm_client.py:" in chain
@@ -106,7 +106,7 @@ def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
     assert refusal.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64")
 
 
-def test_python_3_8_with_grpo(refuse: Refuse) -> None:
+def test_python_3_8_with_grpo_is_refused(refuse: Refuse) -> None:
     refusal = refuse("trl", python="3.8")
     assert refusal.reasons == (
         "you require Python 3.8, but the bases of the matrix have 3.10, 3.11, 3.12 or 3.13",
@@ -116,7 +116,7 @@ def test_python_3_8_with_grpo(refuse: Refuse) -> None:
     assert refusal.nearest[0].startswith("Python 3.11, of the base debian-12, with trl ")
 
 
-def test_flashinfer_of_torch_2_6_with_torch_2_7(refuse: Refuse) -> None:
+def test_flashinfer_of_torch_2_6_with_torch_2_7_is_refused(refuse: Refuse) -> None:
     index = "flashinfer-python=flashinfer"
     wheel = "flashinfer-python==0.2.5+cu124torch2.6"
     refusal = refuse("torch==2.7.0", wheel, index=index, cuda="12.6")
@@ -125,7 +125,7 @@ def test_flashinfer_of_torch_2_6_with_torch_2_7(refuse: Refuse) -> None:
     assert refusal.nearest[0] == f"torch 2.6.0 for CUDA 12.4 ({UNREAD})"
 
 
-def test_vllm_0_33_on_cuda_12_4(refuse: Refuse) -> None:
+def test_vllm_0_33_on_cuda_12_4_is_refused(refuse: Refuse) -> None:
     refusal = refuse("vllm==0.33.0", cuda="12.4")
     assert refusal.reasons[:3] == (
         "you require CUDA 12.4",

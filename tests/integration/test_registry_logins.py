@@ -127,7 +127,7 @@ def secure(folder: Path, authority: trustme.CA, **settings: str) -> Iterator[Rep
         yield Repository(registry.host, "me/x")
 
 
-def test_credential_helper_with_tls_registry(tmp_path, capfd):
+def test_credential_helper_is_used_with_tls_registry(tmp_path, capfd):
     (tmp_path / "htpasswd").write_text(HTPASSWD)
     settings = {
         "REGISTRY_AUTH": "htpasswd",

@@ -82,7 +82,7 @@ def test_layers_are_a_table_on_stdout(imgbuild: Command, sample: Sample) -> None
     assert [layer["id"] for layer in planned["layers"]] == [layer.id for layer in target_digests]
 
 
-def test_lock_check_of_a_current_lock(imgbuild: Command, sample: Sample) -> None:
+def test_lock_check_accepts_a_current_lock(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("lock", "--check", TARGET)
     assert (done.status, done.stdout) == (0, f"{TARGET} {sample.target_digests.digest}\n")
 

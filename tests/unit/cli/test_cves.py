@@ -43,7 +43,7 @@ def _accept(folder: Path, day: str) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_vulnerabilities_of_the_lock(imgbuild: Command, site: OsvSite) -> None:
+def test_vulnerabilities_of_the_lock_are_listed(imgbuild: Command, site: OsvSite) -> None:
     done = imgbuild("cves", TARGET)
     assert done.status == AuditFailed.exit_code
     assert [line.split() for line in done.stdout.splitlines()] == [
@@ -127,7 +127,9 @@ def test_expired_entries_count_again_and_unused_ones_are_reported(
 
 
 @pytest.mark.usefixtures("site")
-def test_vulnerabilities_accepted_for_the_whole_matrix(imgbuild: Command, folder: Path) -> None:
+def test_vulnerabilities_can_be_accepted_for_the_whole_matrix(
+    imgbuild: Command, folder: Path
+) -> None:
     path = folder / "matrix.yaml"
     lock = lock_file.read_lock(folder / "images", TARGET)
     before = lock_file.stale(lock, load(path))
@@ -201,7 +203,7 @@ def test_vulnerabilities_without_fix_can_be_ignored(imgbuild: Command, folder: P
 
 
 @pytest.mark.usefixtures("site")
-def test_an_openvex_document(imgbuild: Command, folder: Path) -> None:
+def test_an_openvex_document_is_written(imgbuild: Command, folder: Path) -> None:
     _accept(folder, "2999-12-31")
     path = folder / "matrix.yaml"
     original, two = "names, expires: 2999-12-31}", "names, expires: 2999-12-31, justification: "

@@ -391,7 +391,9 @@ def test_only_targets_for_described_machine_are_used(
         (["Name"], 2, "invalid name for an image: Name"),
     ],
 )
-def test_invalid_options(imgbuild: Command, options: list[str], status: int, message: str) -> None:
+def test_invalid_options_are_refused(
+    imgbuild: Command, options: list[str], status: int, message: str
+) -> None:
     require("torch\n")
     done = imgbuild("init", *options)
     assert done.status == status

@@ -81,7 +81,7 @@ def test_pins_block_each_other(imgbuild: Command) -> None:
     assert lines[1].split("  ")[0] == "package"
 
 
-def test_file_without_newer_versions(imgbuild: Command) -> None:
+def test_file_without_newer_versions_is_reported(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("torch==2.8.0\n")
     done = imgbuild("outdated", "-r", "requirements.txt")
     assert done.status == 0
@@ -102,7 +102,7 @@ def test_file_without_newer_versions(imgbuild: Command) -> None:
         (("nosuch",), 3, "no target matches nosuch"),
     ],
 )
-def test_invalid_options(
+def test_invalid_options_are_refused(
     imgbuild: Command, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
     Path("requirements.txt").write_text("torch\n")

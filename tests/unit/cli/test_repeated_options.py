@@ -109,7 +109,7 @@ def test_words_of_user_command_are_not_options() -> None:
     assert _parsed("run", "x", "prog", "--layout", "1", "--layout", "2")["name"] == "x"
 
 
-def test_a_definition_declares_the_effect_of_a_second_value() -> None:
+def test_definition_declares_whether_the_last_value_is_used() -> None:
     assert "--first-of-a-test" not in SETTINGS
     Definition("--first-of-a-test", "Names a file.")
     Definition("--second-of-a-test", "A number.", setting=True)

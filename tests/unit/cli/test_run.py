@@ -39,7 +39,7 @@ def container_request(config: CommandConfig = IMAGE, **options: Any) -> Containe
     return RunOptions(**options).request(config, ("true",), interactive=True, dry_run=False)
 
 
-def test_defaults(tmp_path: Path) -> None:
+def test_request_has_default_values(tmp_path: Path) -> None:
     request = container_request()
     assert request.mounts == (Mount(source=tmp_path / "here", target="/workspace"),)
     assert (request.workdir, request.command, request.env) == ("/workspace", ("true",), {})
@@ -174,7 +174,7 @@ def test_variables_are_read_from_file(tmp_path: Path, monkeypatch: pytest.Monkey
         container_request(env_file=[path])
 
 
-def test_volumes(tmp_path: Path) -> None:
+def test_volumes_are_parsed(tmp_path: Path) -> None:
     (tmp_path / "here/data").mkdir()
     (tmp_path / "home").mkdir()
     mounts = container_request(volume=["data:/data:ro", f"{tmp_path}:/x/", "~/..:/y:rw"]).mounts[1:]
@@ -195,10 +195,10 @@ def test_volumes_that_are_refused(text: str) -> None:
 
 
 @each_row("port", ["80", "8080:80", "127.0.0.1:8080:80/udp", "[::1]:80:80", "1-3:1-3"])
-def test_ports(port: str) -> None:
+def test_ports_are_parsed(port: str) -> None:
     assert container_request(publish=[port]).ports == (port,)
 
 
 @each_row("size", ["16g", "64M", "1.5gb", "1024"])
-def test_sizes_of_shared_memory(size: str) -> None:
+def test_sizes_of_shared_memory_are_parsed(size: str) -> None:
     assert container_request(shm_size=size).shm_size == size

@@ -303,7 +303,9 @@ def test_all_columns_are_paragraphs_on_a_narrow_terminal(
         ("80GB HBM3", "cu130-verl0.9", "cu126-vllm"),
     ],
 )
-def test_targets_that_passed_on_a_gpu(imgbuild: Command, gpu: str, has: str, lacks: str) -> None:
+def test_targets_that_passed_on_a_gpu_are_listed(
+    imgbuild: Command, gpu: str, has: str, lacks: str
+) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     lines = imgbuild("list", "--tested", gpu, *matrix_options).stdout.splitlines()
     names = {line.split()[0] for line in lines}

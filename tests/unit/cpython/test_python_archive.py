@@ -109,7 +109,7 @@ def test_layer_is_independent_of_order_and_owners(tmp_path):
     assert records[0] == records[1]
 
 
-def test_programs_for_audit(tmp_path):
+def test_programs_are_read_for_audit(tmp_path):
     stdlib = "lib/python3.12/lib-dynload/_ssl.cpython-312-x86_64-linux-gnu.so"
     test_module = "lib/python3.12/test/_test.so"
     files = {f"python/{name}": b"\x7fELF" for name in (stdlib, test_module)}

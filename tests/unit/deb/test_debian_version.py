@@ -53,7 +53,9 @@ def test_tilde_sorts_before_end_of_version(version: str) -> None:
         ("1.0", ">>", "1.0~", True),
     ],
 )
-def test_version_relations(version: str, relation: str, bound: str, *, expected: bool) -> None:
+def test_version_relations_are_evaluated(
+    version: str, relation: str, bound: str, *, expected: bool
+) -> None:
     assert satisfies(version, relation, bound) is expected
 
 

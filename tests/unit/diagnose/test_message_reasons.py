@@ -155,7 +155,7 @@ def test_a_traceback_of_a_notebook_has_frames() -> None:
         ("train.py", ""),
     ],
 )
-def test_the_package_of_a_file(file: str, package: str) -> None:
+def test_package_of_a_file_is_named(file: str, package: str) -> None:
     assert owners.package(file) == package
 
 
@@ -171,7 +171,7 @@ def test_the_package_of_a_file(file: str, package: str) -> None:
         ("/home/u/lib/train.py", False),
     ],
 )
-def test_files_of_the_standard_library(file: str, standard: bool) -> None:
+def test_files_of_the_standard_library_are_recognized(file: str, standard: bool) -> None:
     assert owners.is_standard(file) is standard
 
 
@@ -182,7 +182,7 @@ def test_generated_code_is_not_program_code() -> None:
     assert "generated code (start), called from /workspace/job/train.py:9" in finding.cause
 
 
-def test_program_method_without_parameter() -> None:
+def test_program_method_without_parameter_is_explained() -> None:
     finding = traced("TypeError: MyTrainer.step() got an unexpected keyword argument 'slots'")
     assert finding.cause == (
         "MyTrainer.step does not accept the argument slots, which the installed acme passes to it"
@@ -309,7 +309,7 @@ def test_a_requirement_whose_distribution_is_absent() -> None:
         ("model type `acme9` but Transformers does not know it", "does not have the model type"),
     ],
 )
-def test_the_release_that_added_an_architecture(text: str, cause: str) -> None:
+def test_release_that_added_an_architecture_is_named(text: str, cause: str) -> None:
     assert cause in traced(f"ValueError: {text}").cause
 
 
@@ -327,7 +327,7 @@ def test_cuda_error_number_is_explained(text: str, name: str) -> None:
     assert (finding.code, name in finding.cause) == ("IMG907", True)
 
 
-def test_a_function_missing_in_its_own_package() -> None:
+def test_function_missing_in_its_own_package_is_explained() -> None:
     library = "/opt/venv/lib/python3.11/site-packages/acme/_C.so"
     finding = traced(f"ImportError: {library}: undefined symbol: _Z9acme_pumpRKN2at6TensorE")
     assert (
@@ -356,7 +356,7 @@ def test_folder_hiding_a_package_is_named(text: str) -> None:
     assert "vllm.__path__" in finding.cure
 
 
-def test_a_configuration_of_another_release_of_transformers() -> None:
+def test_configuration_of_another_release_of_transformers_is_explained() -> None:
     package = "/opt/venv/lib/python3.11/site-packages/vllm/models/pump.py"
     finding = traced("AttributeError: 'PumpConfig' object has no attribute 'slots'", package)
     assert "vllm reads PumpConfig.slots" in finding.cause
@@ -374,7 +374,7 @@ def test_types_that_only_versions_explain() -> None:
     assert "released for each other" in finding.cure
 
 
-def test_an_argument_of_a_model_of_transformers() -> None:
+def test_unknown_argument_of_a_transformers_model_is_explained() -> None:
     finding = diagnose(io.BytesIO(
         b"TypeError: PumpModel.forward() got an unexpected keyword argument 'valve_position'\n"
     ), "log").findings[0]  # fmt: skip
@@ -382,7 +382,7 @@ def test_an_argument_of_a_model_of_transformers() -> None:
     assert finding.cure.startswith("install the transformers that")
 
 
-def test_a_module_in_a_notebook_on_windows() -> None:
+def test_missing_module_in_a_notebook_on_windows_is_explained() -> None:
     finding = diagnose(io.BytesIO(
         b"File c:\\work\\venv\\lib\\site-packages\\pumps\\loader.py:15\n"
         b"---> 15 open_valves()\n"
@@ -398,7 +398,7 @@ def test_a_package_that_uses_a_removed_name_has_to_be_newer() -> None:
     assert finding.cure.startswith("install transformers>=4.44.0,<5.0.0, or use a newer acme")
 
 
-def test_a_member_that_an_enumeration_lacks() -> None:
+def test_missing_member_of_an_enumeration_is_explained() -> None:
     text = TRACE.format(
         file=PACKAGE,
         code="if state == PumpState.HALF_OPEN:",
@@ -408,7 +408,7 @@ def test_a_member_that_an_enumeration_lacks() -> None:
     assert "the enumeration PumpState has no member HALF_OPEN" in first(text).cause
 
 
-def test_an_attribute_of_the_trainer_of_transformers() -> None:
+def test_missing_attribute_of_the_transformers_trainer_is_explained() -> None:
     finding = traced(
         "AttributeError: 'PumpTrainer' object has no attribute 'slots'", code="n = self.slots"
     )

@@ -64,7 +64,7 @@ def test_the_versions_of_a_name(text: str, code: str, cause: str, cure: str) -> 
     assert cure in finding.cure
 
 
-def test_torch_version_required_by_logged_vllm() -> None:
+def test_torch_version_required_by_logged_vllm_is_named() -> None:
     text = (
         "vllm==0.8.5.post1 torch==2.7.0\n"
         "ImportError: /v/site-packages/vllm/_C.abi3.so: undefined symbol:"
@@ -77,7 +77,7 @@ def test_torch_version_required_by_logged_vllm() -> None:
     assert finding.cure == "install torch==2.6.0 torchvision==0.21.0"
 
 
-def test_unused_variables_of_script() -> None:
+def test_unused_variables_of_script_are_reported() -> None:
     text = "export VLLM_WORKER_USE_RAY=1\nexport VLLM_USE_TRITON_FLASH_ATTN=0\nexport VLLM_PORT=9\n"
     findings = diagnose(io.BytesIO(text.encode()), "log").findings
     assert {finding.code for finding in findings} == {"IMG920"}

@@ -81,7 +81,7 @@ def test_explanation_has_a_length_limit(count: int) -> None:
     assert len(first(text).cause) < 600
 
 
-def test_wheels_of_another_platform_below_a_times_prefix() -> None:
+def test_wheels_of_another_platform_are_found_after_a_times_prefix() -> None:
     finding = first(
         "0.759   \u00d7 No solution found when resolving dependencies:\n"
         "0.759   ╰─▶ Because only slots==0.3.dev7 is available and slots==0.3.dev7 has no wheels\n"

@@ -271,7 +271,7 @@ def test_targets_without_driver_restriction_are_first() -> None:
     assert diagnosis.best == "cu124-vllm"
 
 
-def test_another_machine_is_checked_by_the_given_properties() -> None:
+def test_options_describe_another_machine() -> None:
     other = Host(arch=Arch.ARM64, gpus=(HostGpu(name="GH200", capability="9.0"),), described=True)
     diagnosis = targets.diagnose(other, [CU124, CU130])
     assert diagnosis.best == "cu130-vllm"

@@ -221,7 +221,7 @@ def test_user_name_selects_netrc_entry(tmp_path: Path) -> None:
     assert Credentials().find("https://you@h/x") is None
 
 
-def test_keyring_services_of_index() -> None:
+def test_keyring_is_asked_for_index_and_host() -> None:
     names = credentials._services("https://me:secret@h:8443/team/simple/torch/torch.whl")
     assert names[:2] == ["h:8443", "https://h:8443"]
     assert "https://h:8443/team/simple/" in names

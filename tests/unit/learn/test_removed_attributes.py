@@ -85,7 +85,7 @@ def test_reader_older_than_all_releases_has_no_finding(tmp_path):
         ("", []),
     ],
 )
-def test_members_of_union_annotation(text, expected):
+def test_members_of_union_annotation_are_read(text, expected):
     assert parts(text) == expected
 
 

@@ -16,7 +16,7 @@ from tests.support import samples
 from tests.support.rows import each_row
 
 
-def test_lock_round_trip(tmp_path):
+def test_lock_survives_round_trip(tmp_path):
     small_lock = samples.lock(samples.wheel("trl"))
     path = lock_file.lock_path(tmp_path, "small")
     codec.write(path, small_lock)
@@ -139,7 +139,7 @@ def test_target_settings_override_image_settings():
     assert settings.labels["dev.imgbuild.gpu"] == "9.0"
 
 
-def test_lock_with_tools_and_user_packages_round_trip(tmp_path):
+def test_lock_with_tools_and_user_packages_survives_round_trip(tmp_path):
     lock = samples.with_tools_lock(samples.wheel("trl"))
     codec.write(lock_file.lock_path(tmp_path, "small"), lock)
     assert lock_file.read_lock(tmp_path, "small") == lock

@@ -82,7 +82,7 @@ def test_row_with_like_may_be_for_other_gpus(tmp_path: Path) -> None:
     assert "a compute capability, such as" in problems
 
 
-def test_minimal_row(tmp_path: Path) -> None:
+def test_minimal_row_is_accepted(tmp_path: Path) -> None:
     text = extended.MATRIX.partition("    as_of")[0]
     target = extended.read(extended.repository(tmp_path, text)).targets[extended.OWN]
     assert target.as_of == datetime.date(2025, 6, 20)
@@ -262,7 +262,7 @@ def test_mismatched_image_is_refused(image: str, message: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("image", ["registry.example.org:5000/a/b", "oci:../image", "localhost/x"])
-def test_image_locations(image: str, tmp_path: Path) -> None:
+def test_image_locations_are_read(image: str, tmp_path: Path) -> None:
     text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
     assert extended.below(extended.read(extended.repository(tmp_path, text))).image == image
 
@@ -344,7 +344,7 @@ def test_system_packages_use_mirrors_of_target_base(
     assert [url.partition("pool/")[0] for url in urls] == ["https://mirror.example/debian/"]
 
 
-def test_custom_registry(tmp_path: Path) -> None:
+def test_custom_registry_is_read(tmp_path: Path) -> None:
     text = extended.MATRIX + "registry: registry.example.org/team/images\n"
     path = extended.repository(tmp_path, text)
     assert extended.read(path).registry == "registry.example.org/team/images"

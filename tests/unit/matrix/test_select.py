@@ -47,7 +47,7 @@ def test_selection_is_in_matrix_order_without_duplicates(matrix: Matrix) -> None
 
 
 @pytest.mark.parametrize("pattern", ["*-vllm", "cu1[23]?-vllm", "cu1*"])
-def test_a_pattern(matrix: Matrix, pattern: str) -> None:
+def test_pattern_selects_matching_targets(matrix: Matrix, pattern: str) -> None:
     assert [name for name, _ in chosen(matrix, pattern)] == ["cu124-vllm", "cu130-vllm"]
 
 
@@ -56,7 +56,7 @@ def test_patterns_are_case_sensitive(matrix: Matrix) -> None:
         chosen(matrix, "CU1*")
 
 
-def test_all(matrix: Matrix) -> None:
+def test_all_selects_every_target(matrix: Matrix) -> None:
     assert len(chosen(matrix, everything=True)) == 3
 
 
@@ -155,7 +155,7 @@ def test_table_has_column_for_each_pinned_package(matrix: Matrix) -> None:
     assert len(starts) == 1
 
 
-def test_markdown_table(matrix: Matrix) -> None:
+def test_markdown_table_lists_targets(matrix: Matrix) -> None:
     table_rows = rows(matrix, select(matrix, ["gh200"], everything=False, arches=()))
     assert markdown(table_rows) == [
         "| target | CUDA | Python | base | torch | vllm | trl | flashinfer | arch | as of |",

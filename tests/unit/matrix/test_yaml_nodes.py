@@ -75,7 +75,7 @@ YAML = {
 
 
 @each_row("name", [*YAML])
-def test_yaml(name: str) -> None:
+def test_invalid_yaml_is_reported(name: str) -> None:
     check(*YAML[name])
 
 

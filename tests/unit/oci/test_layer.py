@@ -74,7 +74,7 @@ def contents(blob: bytes) -> dict[str, bytes]:
         return {name: file.read() if file else b"" for name, file in files}
 
 
-def test_layer_with_every_type_of_content(tmp_path: Path) -> None:
+def test_layer_holds_every_type_of_content(tmp_path: Path) -> None:
     big, small = text(3_000_000), b"tiny"
     raw = noise(200_000)
     members = [
@@ -154,13 +154,13 @@ def test_stored_blocks_at_size_limits(tmp_path: Path, size: int) -> None:
     assert contents(direct) == {"a": raw}
 
 
-def test_layer_without_members() -> None:
+def test_layer_without_members_is_valid() -> None:
     blob, record = written([])
     assert gzip.decompress(blob) == bytes(1024)
     assert record.unpacked == 1024
 
 
-def test_layer_with_many_members_and_long_paths() -> None:
+def test_layer_with_many_members_and_long_paths_is_readable() -> None:
     members = [
         member(f"{'p' * 90}/{number % 7}/{'n' * 150}ü{number}", b"%d" % number)
         for number in range(3000)
@@ -293,7 +293,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("kind", list(GOLDEN))
-def test_golden_layer_digests(tmp_path: Path, kind: str) -> None:
+def test_layer_digests_match_golden_values(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "wheel"
     path.write_bytes(GOLDEN_STREAM + GOLDEN_TEXT)
     length, size, crc = len(GOLDEN_STREAM), len(GOLDEN_TEXT), zlib.crc32(GOLDEN_TEXT)

@@ -266,7 +266,7 @@ def test_invalid_diff_argument_is_reported(place, tmp_path):
 # -- commands
 
 
-def test_push_ls_diff_pull_and_tag_commands(place, imgbuild, tmp_path):
+def test_push_ls_diff_pull_and_tag_work_together(place, imgbuild, tmp_path):
     where = f"{place.registry.host}/{NAME}"
     note = tmp_path / "digests"
     words = ("push", TARGET, where, "--jobs", "1", "--offline", "--no-attach")

@@ -63,7 +63,7 @@ def test_push_plan_has_locked_digests(place):
     assert shared.arches == (Arch.ARM64, Arch.X86_64)
 
 
-def test_push_plan_tags(place):
+def test_push_plan_has_tags(place):
     whole = place.both()
     assert whole.tags == (f"{BOTH}-20261121", BOTH)
     some = place.both(Arch.ARM64)

@@ -263,7 +263,7 @@ def test_missing_architecture_error_lists_available_ones(served, source):
         ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", None),
     ],
 )
-def test_supported_layer_types(served, source, media_type, expected):
+def test_only_supported_layer_types_are_accepted(served, source, media_type, expected):
     manifest = source.blob(source.image(Arch.X86_64).manifest.digest).read_bytes()
     text = put(served, manifest.replace(documents.LAYER_GZIP.encode(), media_type.encode()))
     if expected is None:

@@ -61,7 +61,7 @@ def client() -> Client:
     [{"auth": "basic", "login": LOGIN}, {"auth": "bearer", "login": LOGIN}, {"auth": "bearer"}],
     indirect=True,
 )
-def test_push_and_pull_with_every_authentication_scheme(registry, tmp_path):
+def test_push_and_pull_support_every_authentication_scheme(registry, tmp_path):
     if registry.login:
         log_in(tmp_path, registry.host)
     repository = registry.repository("me/x")
@@ -328,7 +328,7 @@ def test_docker_hub_credential_names(tmp_path, name):
         ({"registrytoken": "t"}, RegistryLogin(None, "", "t")),
     ],
 )
-def test_docker_configuration_entries(tmp_path, entry, expected):
+def test_docker_configuration_entries_are_read(tmp_path, entry, expected):
     write_config(tmp_path, auths={"h": entry}, HttpHeaders={"x": "y"})
     assert logins.find("h") == expected
 
@@ -345,7 +345,7 @@ def test_podman_credentials_are_read(tmp_path, monkeypatch, named):
     assert logins.find("both") == RegistryLogin(LOGIN)
 
 
-def test_no_credentials_without_configuration():
+def test_no_credentials_are_sent_without_configuration():
     assert logins.find("h") == RegistryLogin()
 
 

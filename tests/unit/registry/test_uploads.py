@@ -92,7 +92,7 @@ def test_minimum_chunk_size_of_registry_is_used(registry):
 
 @pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
 @pytest.mark.parametrize("chunk", [None, 100_000])
-def test_upload_location_formats(registry, locations, chunk):
+def test_upload_location_formats_are_accepted(registry, locations, chunk):
     registry.locations = locations
     push(Client(chunk=chunk), registry)
     sent = registry.received_requests(f"{PUT}|{PATCH}")

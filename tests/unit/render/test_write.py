@@ -49,7 +49,7 @@ def text(rendering: Dockerfile) -> str:
         ("small.sh", lambda: script.text(_script(), "small", NO_TEMPLATES)),
     ],
 )
-def test_golden_texts(name, renderer, golden):
+def test_rendered_texts_match_golden_files(name, renderer, golden):
     golden(GOLDEN / name, renderer())
 
 

@@ -111,7 +111,7 @@ def test_cuda_release_spellings_are_accepted(text, cuda):
     assert resolve_request.cuda_of(text, None) == cuda
 
 
-def test_cuda_that_contradicts_installed_packages():
+def test_cuda_that_contradicts_installed_packages_is_refused():
     assert resolve_request.cuda_of(None, "12.8") == "12.8"
     with pytest.raises(InputError, match=r"a build for CUDA 12\.8"):
         resolve_request.cuda_of("12.6", "12.8")
@@ -133,7 +133,7 @@ def test_invalid_python_release_is_refused(text):
     assert caught.value.hint == "--python 3.11"
 
 
-def test_architectures_with_commas_and_in_other_spellings():
+def test_architectures_are_accepted_with_commas_and_in_other_spellings():
     assert resolve_request.arches_of(["amd64,aarch64", "x86_64"]) == (Arch.X86_64, Arch.ARM64)
     assert len(resolve_request.arches_of([])) == 1
     with pytest.raises(InputError, match="no such architecture"):
@@ -185,7 +185,7 @@ def test_row_names_are_unused_and_start_with_the_first_request():
         ("2.6.0+cpu", [], None),
     ],
 )
-def test_cuda_release_of_torch(version, requires, cuda):
+def test_cuda_release_is_that_of_torch(version, requires, cuda):
     torch_build = torch.build_of(Version(version), [Requirement(line) for line in requires])
     assert torch_build.cuda == cuda
 
@@ -194,7 +194,7 @@ def build(version, cuda):
     return TorchBuild(version=Version(version), cuda=cuda, evidence="said so")
 
 
-def test_torch_versions_as_text_and_as_specifier():
+def test_torch_versions_are_written_as_text_and_as_specifier():
     builds = [build("2.11.0", "13.0"), build("2.10.0", None), build("2.9.0", None)]
     assert torch.summary(builds) == "2.11.0: CUDA 13.0, 2.9.0 to 2.10.0: CPU builds"
     versions = [Version(text) for text in ("2.6.0", "2.7.0", "2.7.1", "2.8.0")]
@@ -219,7 +219,7 @@ def test_a_specifier_of_versions_with_local_parts_is_valid():
         ("2.11.0+cu.13.0.post1", "13.0"),
     ],
 )
-def test_cuda_release_of_local_version(version, cuda):
+def test_cuda_release_is_read_from_local_version(version, cuda):
     assert torch.build_of(Version(version), []).cuda == cuda
 
 

@@ -47,7 +47,7 @@ def python(spec: str) -> Declared:
     return Declared(python=(DeclaredPython(spec=spec, place=PLACE),))
 
 
-def test_met_added_and_changed_packages() -> None:
+def test_met_added_and_changed_packages_are_counted() -> None:
     (item,) = ranked([facts("a")], "torch ==2.6.0", "wandb >=0.19", "transformers ==4.52.3")
     assert (item.met, item.added, item.form) == (("torch",), ("wandb",), "like")
     (change,) = item.changed

@@ -207,7 +207,7 @@ def test_nearest_package_set_is_checked_and_learned_from(ask):
     assert {"vllm": "0.9", "trl": "1.2"} in checked
 
 
-def test_no_torch_of_the_cuda_release_on_the_machine(ask):
+def test_missing_torch_for_the_cuda_release_is_explained(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
     requirement_conflict = refused(facts, demands, "12.4")
     assert requirement_conflict.reasons == (

@@ -111,7 +111,7 @@ def test_an_sdist_that_is_allowed_meets_a_demand(pages: Pages) -> None:
         ({"setup.py": b"", "PKG-INFO": b"Name: a\nRequires-Dist: b\n\n"}, "python"),
     ],
 )
-def test_compiled_code_of_an_sdist(
+def test_compiled_code_of_an_sdist_is_detected(
     pages: Pages, tmp_path: Path, files: dict[str, bytes], code: str
 ) -> None:
     index = LocalIndex()

@@ -78,7 +78,7 @@ ENTRIES = [
 
 
 @each_row(("constraint", "relation"), ENTRIES, ids=[one.name for one, _ in ENTRIES])
-def test_evidence_of_an_entry(tmp_path, constraint, relation):
+def test_entry_has_evidence(tmp_path, constraint, relation):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         evidence = evidence_of(constraint, release_catalogue)
     assert evidence is not None

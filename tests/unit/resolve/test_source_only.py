@@ -43,7 +43,7 @@ def test_the_name_of_the_wheel_to_look_for(
         ("2.7.0", "12.6", "x86_64", "TRUE"),
     ],
 )
-def test_the_abi_of_torch(torch: str, cuda: str, machine: str, abi: str) -> None:
+def test_abi_of_torch_depends_on_its_version(torch: str, cuda: str, machine: str, abi: str) -> None:
     assert WheelNeeds(python="3.11", cuda=cuda, torch=torch, machine=machine).abi == abi
 
 

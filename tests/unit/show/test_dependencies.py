@@ -42,7 +42,7 @@ def learned(package: str, versions: str, needs: str) -> Constraint:
     return Constraint(package=package, versions=versions, needs=needs, file="a.py", line=3)
 
 
-def test_the_tightest_bounds_and_their_packages() -> None:
+def test_tightest_bounds_are_shown_with_their_packages() -> None:
     explanation = dependencies.why(GRAPH, "numpy", "2025-01-01", ())
     assert [dependent.package for dependent in explanation.dependents] == ["pandas", "torch", "trl"]
     assert explanation.bounds == ">=1.25,<2"

@@ -101,7 +101,7 @@ def test_selection_without_targets_is_reported(tmp_path: Path) -> None:
     assert caught.value.hint == "to lock it anyway, select it by name: small"
 
 
-def test_states_of_project_targets(sample: Sample, imgbuild: Command) -> None:
+def test_project_targets_have_states(sample: Sample, imgbuild: Command) -> None:
     # The target's torch comes from another index; it has a lock, so nothing is needed any more.
     lines = imgbuild("list", "--wide").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["target", TARGET, UNLOCKED]
@@ -189,7 +189,7 @@ def test_constraints_that_are_satisfied_leave_a_target_locked(sample: Sample) ->
     assert _states(sample)[TARGET].condition is Condition.STALE
 
 
-def test_a_stored_state_saves_reading_the_lock(
+def test_stored_state_is_used_instead_of_the_lock(
     sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = _states(sample)

@@ -110,7 +110,7 @@ def test_layer_of_other_tool_is_skimmed(tmp_path, cut):
 
 @given(st.lists(st.tuples(st.integers(0, 200_000), st.sampled_from("spr")), max_size=6))
 @settings(max_examples=15)
-def test_layers_with_arbitrary_contents(tmp_path_factory, content_specs):
+def test_layers_with_arbitrary_contents_are_skimmed(tmp_path_factory, content_specs):
     folder = tmp_path_factory.mktemp("skim")
     members = []
     for number, (size, kind) in enumerate(content_specs):

@@ -90,7 +90,7 @@ def test_failed_run_is_recorded_with_cause(sample: Sample, imgbuild: Command) ->
     )
 
 
-def test_highest_passed_tier_on_any_architecture(sample: Sample) -> None:
+def test_highest_tier_passed_on_any_architecture_is_shown(sample: Sample) -> None:
     local_project = project_paths.find(sample.folder)
     assert recording.tested(local_project, sample.lock, Arch) is None
     for tier, case in (("static", PASSED), ("cpu", PASSED), ("gpu", FAILED)):

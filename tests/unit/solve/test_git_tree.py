@@ -51,7 +51,7 @@ def test_unreachable_repository_error_has_place(tmp_path):
         ("", 7, "0.1.dev7+gabcdef012"),
     ],
 )
-def test_commit_version(tag, distance, version):
+def test_version_is_derived_from_commit(tag, distance, version):
     assert git_tree.version_of(tag, distance, COMMIT) == version
 
 

@@ -183,7 +183,7 @@ def file(name: str, python: str | None = None) -> IndexFile:
         ([file("a-1-py3-none-any.whl", "not a specifier")], (X86,), ()),
     ],
 )  # fmt: skip
-def test_reasons_for_incompatible_files(
+def test_incompatible_files_have_reasons(
     files: list[IndexFile], machines: tuple[Tags, ...], reasons: tuple[str, ...]
 ) -> None:
     assert newer.file_reasons(files, machines) == reasons

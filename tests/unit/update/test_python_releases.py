@@ -99,7 +99,7 @@ def newer(
     return python_releases.newer(base, Context.open(root=tmp_path / "cache"), before)
 
 
-def test_the_newest_release_for_all_architectures_on_the_same_server(
+def test_newest_release_for_all_architectures_is_found_on_the_same_server(
     site: Site, tmp_path: Path
 ) -> None:
     update = newer(tmp_path, source(site))

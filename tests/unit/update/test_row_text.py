@@ -112,7 +112,7 @@ def test_new_base_follows_its_source(real):
     assert "# librdmacm1, with a 64-bit time_t" in text.split("debian-13-20261128:")[1]
 
 
-def test_the_last_row_of_a_file_without_a_last_line_break():
+def test_last_row_without_a_line_break_is_kept():
     matrix = loads(RIGHT.encode(), "m.yaml")
     row = updated(matrix, "cu124-vllm", {"trl": "0.19.0"})
     data = RIGHT.rstrip("\n").encode()

@@ -119,7 +119,7 @@ def test_zip64_is_read(tmp_path: Path) -> None:
     refused(forge(tmp_path, entries(entry), zip64=True), "'a'", "zip64 field")
 
 
-def test_zip64_with_many_members(tmp_path: Path) -> None:
+def test_zip64_with_many_members_is_read(tmp_path: Path) -> None:
     files = {f"demo/{number}": b"" for number in range(66_000)}
     wheel = archive.read(make(tmp_path, files))
     assert len(wheel.members) == 66_003

@@ -37,7 +37,7 @@ def test_file_in_place_of_folder_is_a_conflict() -> None:
     assert "folder" in str(conflict)
 
 
-def test_conflict_table(tmp_path: Path) -> None:
+def test_conflicts_are_found(tmp_path: Path) -> None:
     part = Slice(path=tmp_path, offset=0, length=5, deflated=True, crc=77)
     members = [
         Member(path="opt/venv/lib/site/a", content=part, size=9),

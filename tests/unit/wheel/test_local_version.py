@@ -38,5 +38,5 @@ def test_local_version_describes_build(version, cuda, torch, cxx11):
         ("2.6.0+cpu", None),
     ],
 )
-def test_abi_of_pytorch_wheels(version, cxx11):
+def test_abi_of_pytorch_wheels_depends_on_version(version, cxx11):
     assert torch_cxx11(version) is cxx11

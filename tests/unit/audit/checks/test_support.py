@@ -225,7 +225,7 @@ TABLE = {
 }
 
 
-def test_dependency_table_checked_at_import(tmp_path):
+def test_dependency_table_is_checked_at_import(tmp_path):
     (finding,) = support_findings(tmp_path, {"own==1": TABLE, "hub==1.3": {}})
     assert finding.severity is Severity.ERROR
     assert finding.where == "own 1 own/dependency_versions_table.py:2"

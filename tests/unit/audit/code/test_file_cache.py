@@ -35,7 +35,7 @@ def _facts(store: Store) -> int:
     return sum(path.is_file() for path in (store.root / "facts" / "values").rglob("*"))
 
 
-def test_one_fact_for_each_folder(store: Store) -> None:
+def test_each_folder_has_one_fact(store: Store) -> None:
     cache = _cache(store)
     for number, text in enumerate(TEXTS):
         cache.write(text.file, "v1", msgspec.msgpack.encode(number))

@@ -20,7 +20,7 @@ from tests.support.rows import each_row
         ("a/b.py", ""),
     ],
 )
-def test_python_of_extension_file(file, python):
+def test_python_version_is_read_from_extension_file_name(file, python):
     assert python_of(file) == python
 
 
