@@ -318,7 +318,7 @@ int main() { std::vector<int> v(3); printf("%zu", v.size()); }
 
 
 @whole
-def test_compilers_run(base: DebianBase, ours: Path) -> None:
+def test_compilers_of_the_image_work(base: DebianBase, ours: Path) -> None:
     script = f"""
 set -e
 cd /tmp
@@ -336,7 +336,7 @@ python3 -c 'import ctypes; print(ctypes.CDLL("/tmp/libc_.so").f())'
 
 
 @whole
-def test_programs_run(ours: Path) -> None:
+def test_installed_programs_run(ours: Path) -> None:
     for command in (
         "git --version",
         "curl --version",

@@ -127,7 +127,7 @@ def test_debian_packages_and_settings_that_changed_are_listed(project: Path) -> 
     assert "<li>variable removed: MINE<" in page
 
 
-def test_reports_of_vulnerabilities(project: Path) -> None:
+def test_hostile_vulnerability_reports_are_refused(project: Path) -> None:
     found = {
         "id": "CVE-2026-1", "ids": ["CVE-2026-1"], "ecosystem": "PyPI", "package": "vllm",
         "version": "0.9.2", "files": [], "purls": [], "severity": "high", "fixed": "0.10.0",

@@ -378,7 +378,7 @@ def test_any_failure_of_a_reader_names_the_file():
         assert raised.value is passed
 
 
-def test_pipe_in_place_of_lock_is_refused_without_blocking(tmp_path):
+def test_pipe_instead_of_lock_is_refused_without_blocking(tmp_path):
     (tmp_path / "small").mkdir()
     os.mkfifo(tmp_path / "small/lock.json")
     with pytest.raises(IntegrityError, match=r"small/lock\.json is not a regular file"):

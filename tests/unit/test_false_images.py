@@ -184,7 +184,7 @@ CONSISTENT: dict[str, Change] = {
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 @pytest.mark.parametrize(("change", "text"), FALSE_IMAGES.values(), ids=FALSE_IMAGES)
-def test_a_false_image_is_refused(tmp_path, registry, change, text, read):
+def test_image_that_differs_from_its_description_is_refused(tmp_path, registry, change, text, read):
     folder = rewritten_image.layout(tmp_path, change)
     with pytest.raises(ImgbuildError) as error:
         read(folder, registry)

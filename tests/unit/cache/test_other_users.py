@@ -153,7 +153,7 @@ def test_folder_of_other_user_is_refused(store, name):
 @pytest.mark.parametrize(
     "name", ["files", "blobs", "blobs/sha256", "locks", "scratch", "live", "partial", "facts"]
 )
-def test_link_in_place_of_folder_is_refused_and_removes_nothing(store, tmp_path, name):
+def test_link_instead_of_folder_is_refused_and_removes_nothing(store, tmp_path, name):
     added(store, "blob")
     added(store, "file")
     store.put_fact("kind", "key", b"data")
@@ -238,7 +238,7 @@ def test_fact_of_other_user_is_ignored(store):
 
 
 @pytest.mark.parametrize("kind", ["link", *OBSTACLES])
-def test_non_file_in_place_of_entry_does_not_block(store, tmp_path, kind):
+def test_non_file_instead_of_entry_does_not_block(store, tmp_path, kind):
     store.put_fact("kind", "key", b"data")
     path = added(store, "blob")
     (fact,) = store.root.glob("facts/kind/*/*")

@@ -45,7 +45,7 @@ def test_missing_settings_have_defaults(sample):
     assert mine.runners == bare.runners
 
 
-def test_invalid_settings_are_reported_with_place(sample):
+def test_invalid_settings_are_reported_with_location(sample):
     with pytest.raises(InputError) as raised:
         read_settings(
             sample, "gate: [static, moon]\nrunners: [{labels: [], arch: x86_64, disk: 1}]\n"

@@ -161,7 +161,7 @@ def test_excluded_copy_source_is_still_copied(root_members: dict[str, Member]) -
     assert "usr/share/doc/base/examples/list" not in root_members
 
 
-def test_exclude_and_include_patterns(root_members: dict[str, Member]) -> None:
+def test_exclude_and_include_patterns_are_applied(root_members: dict[str, Member]) -> None:
     documents = {path for path in root_members if path.startswith("usr/share/doc")}
     # The link of `other` points to a licence; README is a broken link now.
     assert documents == {

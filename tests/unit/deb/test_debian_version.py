@@ -29,7 +29,7 @@ def test_debian_versions_are_ordered(versions: list[str]) -> None:
 
 
 @each_row(("left", "right"), [("1.0", "0:1.0"), ("1.0", "1.0-0"), ("1.00", "1.0"), ("1.a0", "1.a")])
-def test_equal_spellings_of_debian_version(left: str, right: str) -> None:
+def test_equal_spellings_of_a_debian_version_are_equal(left: str, right: str) -> None:
     assert compare(left, right) == 0
 
 

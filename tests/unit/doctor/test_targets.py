@@ -240,7 +240,7 @@ def test_a_tegra_runs_no_code_for_servers() -> None:
     assert "does not run on a Tegra" in why
 
 
-def test_a_branch_of_drivers_is_its_newest_release() -> None:
+def test_driver_branch_means_its_newest_release() -> None:
     fits, why = verdict(host(driver="580"), CU130)
     assert fits
     assert "needs release 580.65.06 or newer of driver branch 580" in why

@@ -120,7 +120,7 @@ def test_tags_match_python_on_this_machine():
         ("2.41", Arch.ARM64, "aarch64-manylinux_2_40"),
     ],
 )
-def test_uv_platform_names(glibc, arch, name):
+def test_uv_platforms_have_known_names(glibc, arch, name):
     assert Tags(python="3.11", glibc=glibc, arch=arch).uv_platform == name
 
 

@@ -100,5 +100,5 @@ def test_members_of_union_annotation_are_read(text, expected):
         (b"", False),
     ],
 )
-def test_definitions_of_attribute_name(source, expected):
+def test_definitions_of_attribute_name_are_found(source, expected):
     assert defines_name(source, "name") is expected

@@ -230,7 +230,7 @@ PROBLEMS = {
 
 
 @each_row("name", PROBLEMS)
-def test_invalid_extension_is_reported_with_place(name: str, tmp_path: Path) -> None:
+def test_invalid_extension_is_reported_with_location(name: str, tmp_path: Path) -> None:
     old, new, path, message = PROBLEMS[name]
     assert extended.MATRIX.count(old) == 1
     text = extended.MATRIX.replace(old, new)

@@ -349,7 +349,9 @@ LINES = RIGHT.splitlines()
     st.sampled_from(["drop", "twice", "indent", "outdent", "comma", "value"]),
     st.text(max_size=8),
 )
-def test_arbitrary_text_is_read_or_refused_with_place(number: int, change: str, new: str) -> None:
+def test_arbitrary_text_is_read_or_refused_with_location(
+    number: int, change: str, new: str
+) -> None:
     line = LINES[number]
     changed = {
         "drop": [],

@@ -146,7 +146,7 @@ def test_packed_runs_are_compressed(tmp_path: Path) -> None:
 
 
 @each_row("size", [0, 1, 511, 512, 65534, 65535, 65536, 131070, 131071, 1 << 20])
-def test_stored_blocks_at_size_limits(tmp_path: Path, size: int) -> None:
+def test_stored_blocks_are_split_at_size_limits(tmp_path: Path, size: int) -> None:
     raw = noise(size)
     direct, _ = written([member("a", raw)])
     other, _ = written([member("a", placed(tmp_path, raw, deflate=False), size)])

@@ -246,7 +246,7 @@ def test_layout_with_other_images_is_refused_unchanged(tmp_path, entries, shown)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_link_in_place_of_layout_marker_is_not_followed(tmp_path):
+def test_link_instead_of_layout_marker_is_not_followed(tmp_path):
     target = tmp_path / "target"
     target.write_text("mine")
     out = make(tmp_path, "one")

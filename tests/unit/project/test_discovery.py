@@ -95,7 +95,7 @@ def test_a_dockerfile_beside_metadata_gives_debian_packages_and_notes_the_rest(t
     assert texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2"]
 
 
-def test_a_file_that_only_the_dockerfile_installs_is_one_note(tmp_path):
+def test_requirements_file_used_only_by_the_dockerfile_is_noted_once(tmp_path):
     files = {
         "pyproject.toml": RANGES,
         "Dockerfile": "FROM ubuntu\nCOPY . /app\nRUN pip install -r /app/requirements/serve.txt\n",
@@ -253,7 +253,7 @@ def test_the_only_project_in_a_folder_is_read_with_its_files(tmp_path):
     assert [each.folder for each in result.packages] == ["training"]
 
 
-def test_debian_packages_of_the_interpreter_are_left_out(tmp_path):
+def test_debian_packages_of_the_interpreter_are_omitted(tmp_path):
     dockerfile = """\
 FROM nvidia/cuda:12.4.1-devel-ubuntu22.04
 RUN apt-get update && apt-get install -y python3.10 python3-pip python3.10-venv python3-dev git

@@ -117,7 +117,7 @@ def test_a_folder_behind_a_link_out_of_the_project_is_not_read(tmp_path):
     assert "outside the project" in reasons(read(folder))["./o"]
 
 
-def test_pipe_in_place_of_file_does_not_block(tmp_path):
+def test_pipe_instead_of_file_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "requirements.txt")
     with pytest.raises(InputError) as error:
         read(tmp_path, ["requirements.txt"])

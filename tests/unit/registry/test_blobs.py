@@ -34,7 +34,7 @@ def test_existing_blob_is_found(client, registry):
 )
 @pytest.mark.parametrize("ranges", [True, False])
 @pytest.mark.parametrize("source", [BLOB, bytes_source(b"")])
-def test_blob_size_without_head_support(client, registry, fault, ranges, source):
+def test_blob_size_is_read_without_head_support(client, registry, fault, ranges, source):
     repository = registry.repository("me/x")
     client.upload(repository, source)
     registry.ranges = ranges

@@ -312,7 +312,7 @@ def test_credentials_are_found_under_alternative_names(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", [logins.HUB_LOGIN, HUB])
-def test_docker_hub_credential_names(tmp_path, name):
+def test_docker_hub_credentials_are_found_under_all_names(tmp_path, name):
     write_config(tmp_path, auths={name: {"auth": AUTH}})
     assert logins.find("registry-1.docker.io") == logins.find(HUB) == RegistryLogin(("me", "pa:ss"))
     assert logins.find("ghcr.io") == RegistryLogin()

@@ -278,7 +278,7 @@ TARGET = Target(
 )
 
 
-def test_a_row_pasted_into_a_matrix_is_the_same_target():
+def test_printed_row_defines_the_same_target():
     text = RIGHT + "\n".join(target_lines("pasted", TARGET)) + "\n"
     assert loads(text.encode(), "matrix.yaml").targets["pasted"] == TARGET
 

@@ -171,7 +171,7 @@ def test_requests_with_different_torch_versions_conflict(ask):
     )
 
 
-def test_a_requirement_that_the_index_is_too_old_for(ask):
+def test_requirement_newer_than_the_index_is_explained(ask):
     facts, demands = ask(("vllm", "==1.1"))
     assert refused(facts, demands, "13.0").reasons == (
         "you require vllm==1.1",
@@ -333,7 +333,7 @@ def test_torch_of_a_prebuilt_wheel_is_known_without_an_index(ask):
     assert conflict.conflict(facts, demands, "12.4") is None
 
 
-def test_a_package_that_no_index_has(ask):
+def test_package_missing_on_every_index_is_explained(ask):
     facts, demands = ask(("absent", "==1.0"))
     assert refused(facts, demands, None).reasons == (
         "you require absent==1.0",

@@ -106,7 +106,7 @@ def test_entry_has_evidence(tmp_path, constraint, relation):
     ],
     ids=lambda one: f"{one.name} {one.read_in} {one.against}",
 )
-def test_evidence_that_cannot_be_determined(tmp_path, constraint):
+def test_undeterminable_evidence_excludes_nothing(tmp_path, constraint):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         assert evidence_of(constraint, release_catalogue) is None
 

@@ -69,7 +69,7 @@ def test_dependencies_of_an_addition_are_examined(
         ("grammar==0.1", ["grammar==0.2"], ""),  # an override, or reported with the line itself
     ],
 )
-def test_pin_that_requires_a_version_removed_from_the_index(
+def test_pin_that_requires_a_removed_version_is_explained(
     tmp_path: Path, needed: str, lines: list[str], reason: str
 ) -> None:
     index = LocalIndex()

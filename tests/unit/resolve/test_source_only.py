@@ -26,7 +26,7 @@ from tests.support.rows import each_row
         ("flash-attn", "", ("3.11", "12.4", "2.5.1", "x86_64"), None),
     ],
 )  # fmt: skip
-def test_the_name_of_the_wheel_to_look_for(
+def test_name_of_the_wheel_to_look_for_is_given(
     package: str, version: str, needs: tuple[str, str, str, str], name: str | None
 ) -> None:
     python, cuda, torch, machine = needs

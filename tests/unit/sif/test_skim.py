@@ -134,7 +134,7 @@ def misleading(behind: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("behind", [header(Member(path="other")), b"no header" * 100])
-def test_content_resembling_member_end(tmp_path, behind):
+def test_content_that_resembles_a_member_end_is_kept(tmp_path, behind):
     path = tmp_path / "blob"
     path.write_bytes(misleading(behind))
     assert [entry.path for entry in skim.entries(layer_file(path))] == ["file"]

@@ -43,7 +43,7 @@ def test_invalid_history_file_is_refused(tmp_path: Path, old: str, new: str, mat
     assert match.replace("\\", "") in told or "valid" in told
 
 
-def test_the_longer_history_of_a_target_is_kept() -> None:
+def test_longer_history_of_a_target_is_kept() -> None:
     other = msgspec.structs.replace(CHANGE, commit="b" * 40)
     shallow = SiteHistory(targets={"cu124-vllm": (CHANGE,), "new": (CHANGE,)})
     whole = SiteHistory(targets={"cu124-vllm": (CHANGE, other)})

@@ -197,7 +197,7 @@ def test_records_file_has_one_line_per_entry(tmp_path: Path) -> None:
         ('"runs": [', '"runs": [[', "Expected `object`, got `array` - at `$.runs[0]`"),
     ],
 )
-def test_damaged_records_error_has_place_and_value(
+def test_damaged_records_error_has_location_and_value(
     tmp_path: Path, old: str, new: str, words: str | None
 ) -> None:
     records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())

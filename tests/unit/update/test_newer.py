@@ -91,7 +91,7 @@ def test_pins_block_newer_versions_and_unpinned_packages_do_not(site: Site, tmp_
     assert helper.reasons == ("engine 1.0 requires helper<2",)
 
 
-def test_a_version_whose_extra_needs_a_newer_pinned_package_cannot_be_taken(
+def test_version_whose_extra_needs_a_newer_pinned_package_is_blocked(
     tmp_path: Path,
 ) -> None:
     index = LocalIndex()

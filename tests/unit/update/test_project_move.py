@@ -138,7 +138,7 @@ def test_a_target_used_by_other_rows_is_kept(folder: Path) -> None:
         ("oci:build/small", "small", False),
     ],
 )
-def test_a_place_of_layers_is_kept_if_it_can_have_the_new_ones(
+def test_location_of_layers_is_kept_if_it_has_the_new_ones(
     folder: Path, image: str, name: str, *, keeps: bool
 ) -> None:
     assert project_move.keeps_image(image, move(folder, ("trainer",), name=name)) is keeps
@@ -166,7 +166,7 @@ def conflicts(folder: Path, planned: ProjectMove, row: str = "trainer") -> list[
     return project_move.conflicts(row, value.targets[row], planned, folder, matrix, context)
 
 
-def test_every_conflict_is_listed_with_its_place(folder: Path) -> None:
+def test_every_conflict_is_listed_with_its_location(folder: Path) -> None:
     planned = move(folder, ("trainer",))
     assert conflicts(folder, planned) == []
     text = "fine\ngadget\npinned==1.0\nnosuch>=2\n"

@@ -154,7 +154,7 @@ def test_new_content_that_contradicts_the_journal_is_refused(
         transaction.recover(project)
 
 
-def test_a_link_in_place_of_the_folder_is_refused(project: Project, tmp_path: Path) -> None:
+def test_a_link_instead_of_the_folder_is_refused(project: Project, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (project.folder / UPDATE).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"\.imgbuild-update"):

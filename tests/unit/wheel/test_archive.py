@@ -198,7 +198,7 @@ def test_duplicate_members_are_refused(tmp_path: Path, second: bytes) -> None:
 
 
 @pytest.mark.parametrize("other", [b"a/b", b"a/", b"a/b/c"])
-def test_file_in_place_of_folder_is_refused(tmp_path: Path, other: bytes) -> None:
+def test_file_instead_of_folder_is_refused(tmp_path: Path, other: bytes) -> None:
     folder = other.endswith(b"/")
     second = Entry(name=other, method=0 if folder else 8, mode=0o40755 if folder else FILE)
     refused(forge(tmp_path, entries(Entry(name=b"a", data=b"1"), second)), "'a'", "folder")

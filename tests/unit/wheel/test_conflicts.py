@@ -30,7 +30,7 @@ def test_different_contents_are_a_conflict() -> None:
     assert str(conflicts[1]) == "bin/y has different contents in a, b"
 
 
-def test_file_in_place_of_folder_is_a_conflict() -> None:
+def test_file_instead_of_folder_is_a_conflict() -> None:
     tables = {"a": [InstalledFile("lib/x", 1, 2)], "b": [InstalledFile("lib/x/y/z", 1, 2)]}
     (conflict,) = find(tables)
     assert conflict == PathConflict(path="lib/x", owners=("a", "b"), folder=True)

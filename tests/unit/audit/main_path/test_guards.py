@@ -61,7 +61,7 @@ RUNS, SKIPPED, UNKNOWN, HANDLED = (
     ],
     ids=str,
 )
-def test_guard_state_in_package_set(guard, state):
+def test_guards_are_evaluated_in_package_set(guard, state):
     assert evaluate(MODULES, guard) is state
 
 
