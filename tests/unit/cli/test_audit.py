@@ -155,7 +155,7 @@ def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> Non
         (("--requirements", "loose.txt", "--python", "abc", "--arch", "arm64"), "--python abc: "),
     ],
 )
-def test_requirements_are_refused(
+def test_invalid_requirements_are_refused(
     folder: Path, imgbuild: Command, arguments: tuple[str, ...], words: str
 ) -> None:
     Project(folder, GOOD)

@@ -189,7 +189,7 @@ def test_volumes_are_parsed(tmp_path: Path) -> None:
 
 
 @each_row("text", ["data", "data:here", ":/x", "/:/x:wo", "absent:/x"])
-def test_volumes_that_are_refused(text: str) -> None:
+def test_invalid_volumes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--volume"):
         container_request(volume=[text])
 

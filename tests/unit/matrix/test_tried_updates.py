@@ -67,7 +67,7 @@ def test_rows_are_followed_from_the_first_to_the_newest_and_back():
     assert updates.origin("b") == "b"
 
 
-def test_rows_in_a_circle_end():
+def test_circular_rows_terminate():
     updates = Updates(rows={"a": DerivedRow(of="b", made=DAY), "b": DerivedRow(of="a", made=DAY)})
     assert updates.newest("a", ["a", "b"]) == "b"
     assert updates.origin("a") == "b"

@@ -36,7 +36,7 @@ from tests.support.source_code import ROOT
 MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
 
 
-def test_requests_may_contain_both_kinds_of_commas():
+def test_requirements_are_separated_by_commas_outside_brackets():
     requests, cuda = resolve_request.read(["vllm>=0.9,<0.10, TRL", "torch==2.8.0"], [], {})
     assert requests == (
         RequestedPackage(package="vllm", spec=">=0.9,<0.10"),
@@ -235,7 +235,7 @@ METADATA = {
 }
 
 
-def test_which_package_requires_which_with_extras_and_markers():
+def test_dependencies_include_extras_and_markers():
     specs = {(link.dependent, link.package): link.spec for link in reasons.links(METADATA, MARKERS)}
     assert specs == {
         ("vllm", "torch"): "==2.6.0",

@@ -68,7 +68,7 @@ def test_remedies_are_in_order() -> None:
     assert "no Python file of the project imports it" in nobody.remedies
 
 
-def test_where_a_module_is_imported(tmp_path: Path) -> None:
+def test_location_of_an_import_is_found(tmp_path: Path) -> None:
     files = {
         "train.py": "import torch\nimport flash_attn.bert_padding as b\n",
         "src/model.py": (

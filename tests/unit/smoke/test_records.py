@@ -127,7 +127,7 @@ def test_runs_of_other_content_do_not_count() -> None:
     assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST][1:]) == ()
 
 
-def test_run_summary() -> None:
+def test_run_summary_counts_cases() -> None:
     assert records.words(run()) == "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"
     two = run(tier="multi-gpu", gpu=("NVIDIA H200",) * 2, good=False, driver="")
     assert records.words(two) == "multi-gpu failed on 2 NVIDIA H200, 2026-11-21"
