@@ -128,7 +128,7 @@ def files_of(committed: CommittedFolder, workdir: str, contents: Path) -> Commit
 
 
 def _written(entry: TreeEntry, reader: ObjectReader, file: BinaryIO) -> tuple[Slice, bytes]:
-    """The place in `file` to which the content of a file is appended, and its first piece."""
+    """Append the content of a file to `file`; returns its slice and its first piece."""
     offset, crc, first = file.tell(), 0, b""
     for piece in reader.pieces(entry.object):
         first = first or piece

@@ -52,7 +52,7 @@ class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class MirrorOrigin(enum.StrEnum):
-    """The place of the mirror setting."""
+    """The origin of the mirror setting."""
 
     OPTION = "--mirror"
     ENVIRONMENT = f"${VARIABLE}"
@@ -164,7 +164,7 @@ class Mirror:
         any_source: bool = False,
         plain_http: Collection[str] = (),
     ) -> Mirror | None:
-        """The mirror of a setting, if any; with `any_source` it is never the only source."""
+        """The mirror of a setting, if any; `any_source` allows other sources in any case."""
         if named is None:
             return None
         repository, setting = parse_repository(named.setting.mirror), named.setting

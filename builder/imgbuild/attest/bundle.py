@@ -184,7 +184,7 @@ def _sources(lock: Lock, matrix: Matrix, root: Path) -> Sources:
 
 
 def _portable(index: PackageIndex, root: Path) -> PackageIndex:
-    """`index` in a form for everyone who can pull the image.
+    """`index` without data that is valid only on this machine.
 
     A folder of wheels is relative to the folder of the matrix. Credentials are removed from URLs,
     although a matrix with credentials is refused earlier: this is the last step before publication.

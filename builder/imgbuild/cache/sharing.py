@@ -35,7 +35,7 @@ def prepare(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
 
 
 def of_others(shared: Path, current: Path, name: str) -> Iterator[BinaryIO]:
-    """The open files `name` in other users' folders of `shared`; their content is untrusted."""
+    """The files `name`, opened, in other users' folders in `shared`; their content is untrusted."""
     with OpenFolder.open(shared) as folder:
         for part in folder.names():
             if _PART.fullmatch(part) and part != current.name:

@@ -81,7 +81,7 @@ class _Maker(msgspec.Struct, frozen=True):
         return self.target_digests.digest if self.target_digests is not None else ""
 
     def job(self, place: str, arch: Arch, steps: tuple[Step, ...]) -> CiJob:
-        """A job with disk space for the image; without tiers, needs and GPUs."""
+        """A job with disk space for the image, without tiers, dependencies and GPUs."""
         return CiJob(
             id=f"{self.target}@{place}",
             target=self.target,
@@ -106,13 +106,13 @@ class _Maker(msgspec.Struct, frozen=True):
         )
 
     def again(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
-        """Builds on machines of the other architectures, if any."""
+        """The jobs that build again on machines of other architectures, if any."""
         there = {runner.arch for runner in self.settings.runners}
         others = (arch for arch in Arch if arch in there and arch not in arches)
         return tuple(self.job(f"{arch}-{AGAIN}", arch, ("check", "build")) for arch in others)
 
     def gpu(self, arches: Sequence[Arch], pushed: CiJob) -> tuple[CiJob, ...]:
-        """A job for each tier that needs GPUs and each architecture with such a machine."""
+        """One job for each tier that needs GPUs and each architecture with GPU machines."""
         return tuple(
             msgspec.structs.replace(
                 self.job(f"{arch}-{tier}", arch, ("gate", "pull", "smoke")),

@@ -112,7 +112,7 @@ class Program(VerbGroup):
         self.commands: Any = Commands()
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Panel, name and summary of each listed verb, without importing the verbs."""
+        """The panel, name and summary of each listed verb, without importing the verbs."""
         return ((verb.panel, name, verb.summary) for name, verb in VERBS.items() if not verb.hidden)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:

@@ -74,7 +74,7 @@ def unread_line(entry: Unread) -> str:
 
 
 def code_lines(report: CodeReport, *, notes: bool) -> Iterator[str]:
-    """The findings in a user's code, one line each, and the parts that were not read."""
+    """The findings in a user's code as one line each, then the parts that were not read."""
     for finding in report.findings:
         if notes or finding.severity is not Severity.NOTE:
             kind = "" if finding.severity is Severity.ERROR else f" {finding.severity}:"
@@ -122,7 +122,7 @@ def read_code(
 
 
 def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
-    """Reports as text: errors and warnings, with `notes` also notes, then unread parts.
+    """Reports as text: errors and warnings, notes if `notes` is set, then unread parts.
 
     Findings with the same subject are shown once, at the first place; many absent packages are
     combined into two lines after the others.
@@ -178,7 +178,7 @@ def _subject(finding: Finding) -> tuple[str, ...]:
 
 
 def is_absent(finding: Finding) -> bool:
-    """Whether it is an error because a package is not in the package set."""
+    """Whether the finding is an error because a package is missing from the package set."""
     evidence = finding.evidence
     return (
         finding.severity is Severity.ERROR

@@ -26,7 +26,7 @@ Groups = dict[tuple[str, tuple[str, ...]], list[str]]
 
 
 def lines(diagnosis: Diagnosis, rows: Rows) -> Iterator[str]:
-    """Results by group, with reasons and remarks; test records; which target to use, and why."""
+    """The results by group with reasons and remarks, test records, and the recommended target."""
     fitting = [fit.target for fit in diagnosis.verdicts if fit.fits and not fit.retired]
     full = {fit.target: fit.unrestricted for fit in diagnosis.verdicts}
     head, *below = _table(fitting, rows, full) if fitting else [""]

@@ -32,7 +32,7 @@ BEFORE = 40  # of these at most before the place
 
 
 def excerpt(problem: Problem) -> list[str]:
-    """Three lines: a margin, the line with its number, the carets. Empty without a source."""
+    """A margin, the numbered line and the carets as three lines; empty without a source."""
     if problem.source is None or problem.line is None or problem.column is None:
         return []
     at = problem.column - 1
@@ -55,7 +55,7 @@ ASCII = str.maketrans({"→": "->", "…": "...", "─": "-", "│": "|", "├":
 
 
 def in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """An error handler of codecs: ASCII for characters that the encoding lacks, else escapes.
+    """An error handler for codecs that replaces unsupported characters with ASCII or escapes.
 
     In JSON, all of them are escaped.
     """

@@ -115,7 +115,7 @@ def _place(finding: CodeFinding) -> tuple[str, int, int, int, str]:
 
 
 def lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
-    """The difference as text: with `whole` all packages, else those that the row requires."""
+    """The difference as text, for all packages if `whole`, else for those that the row requires."""
     renewed = row.before == row.after
     yield (
         f"{row.target}: {row.after}, newest lock"

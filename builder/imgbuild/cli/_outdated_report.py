@@ -45,7 +45,7 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines(report: OutdatedReport, *, whole: bool) -> list[str]:
-    """The report as text; with `whole` all packages, else those that are required."""
+    """The report as text, for all packages if `whole`, else for required ones."""
     shown = [each for each in report.packages if whole or each.required]
     rows = [
         *(_row(each) for each in sorted(shown, key=lambda each: not each.required)),

@@ -126,7 +126,7 @@ def changes(chosen: Candidate) -> list[str]:
 
 
 def kept(chosen: Candidate, matrix: Path) -> list[str]:
-    """How to keep all versions of the target, if only lines of the project require others."""
+    """The command that keeps the target's versions, if only lines of the project require others."""
     if not chosen.changed or any(change.by for change in chosen.changed):
         return []
     relax = " ".join(f"--relax {change.package}" for change in chosen.changed[:CHANGES])
@@ -134,7 +134,7 @@ def kept(chosen: Candidate, matrix: Path) -> list[str]:
 
 
 def in_short(other: Candidate) -> str:
-    """The packages to add to another target or to change in it, in one line."""
+    """One line with the packages to add to another target, or to change in it."""
     changed = [f"{each.package} {each.has} -> {each.wanted}" for each in other.changed]
     parts = [f"add {', '.join(_few(other.added))}"] if other.added else []
     parts += [f"change {', '.join(_few(changed))}"] if changed else []

@@ -226,7 +226,7 @@ def show_tests(selection: Selection) -> None:
 
 
 def side_by_side_lines(left: Page, right: Page) -> list[str]:
-    """Two pages as a table; "=" marks a row whose values are equal."""
+    """Two pages as a table, in which "=" marks rows with equal values."""
     rows = side_by_side.rows(left, right)
     lines = aligned(rows)
     console.info(

@@ -48,7 +48,7 @@ MatrixFile = Annotated[
 
 
 class Targets(Group, frozen=True, kw_only=True):
-    """Options that select targets, without positional names: some verbs mix them with others."""
+    """Options that select targets, for verbs whose positional words are not only target names."""
 
     target: Annotated[list[str] | None, _options.TARGET()] = None
     everything: Annotated[bool, _options.ALL()] = False

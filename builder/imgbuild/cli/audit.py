@@ -1,4 +1,4 @@
-"""`imgbuild audit`: whether packages of a target, of pins or of an environment work together."""
+"""`imgbuild audit`: checks whether packages of targets, pins or environments work together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild build`: from a lock to an image: formats, builders, `--verify`, `--output`."""
+"""`imgbuild build`: builds an image from a lock: formats, builders, `--verify`, `--output`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild diff`: how two images or locks differ, by packages, by bytes or by files."""
+"""`imgbuild diff`: compares two images or locks by packages, by bytes or by files."""
 
 from __future__ import annotations
 

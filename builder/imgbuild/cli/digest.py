@@ -1,4 +1,4 @@
-"""`imgbuild digest`: the digest of an image, computed from its lock alone."""
+"""`imgbuild digest`: prints the digest of an image, computed from its lock alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild doctor`: which targets fit this machine; whether an image can work on it."""
+"""`imgbuild doctor`: shows which targets this machine can run, and checks an image on it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class AnotherMachine(Group, frozen=True, kw_only=True):
     ] = None
 
     def filters(self) -> str:
-        """The same as options of `imgbuild list`, which accepts one GPU."""
+        """The equivalent options of `imgbuild list`, which accepts one GPU."""
         words = ["--driver", self.driver] if self.driver else []
         words += ["--gpu", self.gpu[0]] if self.gpu and len(self.gpu) == 1 else []
         words += [word for arch in self.arch or () for word in ("--arch", arch)]

@@ -1,4 +1,4 @@
-"""`imgbuild init`: start a project of your own from a published target."""
+"""`imgbuild init`: create a project of your own from a published target."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class Additions(Group, frozen=True, kw_only=True):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """A project that was started: its row, and the files that were written.
+    """A project that was created: its row, and the files that were written.
 
     `read` and `choice` are None for a project without files that declare requirements.
     """

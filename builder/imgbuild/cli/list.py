@@ -129,7 +129,7 @@ class Filters(Group, frozen=True, kw_only=True):
         return [arch] if arch else []
 
     def nothing(self, matrix: Matrix, arches: Sequence[Arch], reason: str = "") -> NothingSelected:
-        """The error if no row matches: filters, `reason`, the target that matches most of them."""
+        """The error if no row matches, with the filters, `reason` and the best match."""
         given = self.words() + [f"--arch {arch}" for arch in arches]
         requests = {
             normalize(requirement.name): str(requirement.specifier)
@@ -176,7 +176,7 @@ class Matcher:
         self._fits: dict[str, list[TargetFit]] = {}
 
     def matches(self, row: TableRow, condition: Condition | None) -> bool:
-        """Whether a row in a state matches. Without a filter of states the state may be None."""
+        """Whether a row in a state matches; the state may be None if states are not filtered."""
         states = self._filters.state
         return (not states or condition in states) and self.matches_in_any_state(row)
 
@@ -203,7 +203,7 @@ class Matcher:
         ]
 
     def too_old(self, rows: Iterable[TableRow]) -> str:
-        """What the GPU of `--gpu` has and `rows` need, if it is too old for all; "" otherwise."""
+        """Why the GPU of `--gpu` is too old for all `rows`; "" if it is not."""
         able = {
             capability
             for row in rows

@@ -1,4 +1,4 @@
-"""`imgbuild lock`: from the matrix to a lock and the digests of the image."""
+"""`imgbuild lock`: creates locks and image digests from the matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild pull`: an image from a registry into an OCI layout."""
+"""`imgbuild pull`: pulls an image from a registry into an OCI layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild render`: a lock as text for people and other builders."""
+"""`imgbuild render`: writes a lock as text for people and other tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild resolve`: from requirements to an environment and a row of the matrix."""
+"""`imgbuild resolve`: finds versions for requirements, and the row of a matrix for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild run`: mounts, variables, ports, GPUs, user, shm size (separate: a verb)."""
+"""`imgbuild run`: runs a command in an image: mounts, variables, ports, GPUs (separate: a verb)."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def _report_daily(text: str) -> None:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The variables of a file in Docker's format: lines NAME=VALUE, or NAME to pass it on.
+    """The variables in a file of Docker's format: lines NAME=VALUE, or NAME for the caller's value.
 
     InputError if the file cannot be read, or a line has no valid name.
     """

@@ -1,4 +1,4 @@
-"""`imgbuild show`: a target on one page; its layers, packages, variables, SBOM, lock."""
+"""`imgbuild show`: shows a target on one page, or its layers, packages, variables or SBOM."""
 
 from __future__ import annotations
 

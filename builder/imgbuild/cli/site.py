@@ -1,4 +1,4 @@
-"""`imgbuild site`: the targets of the matrix as static pages, to publish or to read from a disk."""
+"""`imgbuild site`: writes the targets of the matrix as static pages."""
 
 from __future__ import annotations
 

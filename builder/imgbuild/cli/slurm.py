@@ -40,7 +40,7 @@ from imgbuild.system.console import console
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """How to run the image: a SIF or a name for pyxis, folders, and options for Apptainer."""
+    """Options for running the image: a SIF or a name for pyxis, folders, options for Apptainer."""
 
     sif: Path | None
     pyxis: str | None
@@ -51,7 +51,7 @@ class Runtime(msgspec.Struct, frozen=True):
 def runtime_container(
     project: Project, target_digests: TargetDigests, runtime: Runtime, *, check: bool, submit: bool
 ) -> Container:
-    """How to run the locked image; for a check, with the folder of its scripts mounted.
+    """The container of the locked image; for a check, the folder of its scripts is mounted.
 
     InputError if the job is submitted and the image's file does not exist.
     """

@@ -136,7 +136,7 @@ def _single_image(
 def image_reports(
     image: Subject, arch: Sequence[Arch] | None, options: SmokeOptions, store: Store
 ) -> Iterator[SmokeRun]:
-    """The report of each tier, as soon as it has run."""
+    """The report of each tier, yielded when the tier has run."""
     tiers, how = options.tiers, options.how
 
     def _test_image(only: Arch) -> ImageUnderTest:
@@ -178,7 +178,7 @@ COLUMNS = ("case", "outcome", "seconds")
 
 
 def print_report(report: Report) -> None:
-    """Print a table of the cases, then the skipped ones with the reason, then the failed ones.
+    """Print a table of the cases, then the skipped cases with reasons, then the failed ones.
 
     Without `-v`, quick passed cases share one row, and failed ones show only the end of their log.
     """

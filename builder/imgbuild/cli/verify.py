@@ -1,4 +1,4 @@
-"""`imgbuild verify`: whether an image follows from its lock, and who signed it."""
+"""`imgbuild verify`: checks the signatures, the lock and the contents of an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild why`: which packages need a package, and what bounds its version."""
+"""`imgbuild why`: shows which packages need a package, and what limits its version."""
 
 from __future__ import annotations
 

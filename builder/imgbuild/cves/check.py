@@ -238,7 +238,7 @@ def _joined(
 def accepting(
     accepted: Sequence[AcceptedCve], ids: Collection[str], today: datetime.date
 ) -> AcceptedCve | None:
-    """The first of `accepted` that is for one of `ids` and has not expired; or None."""
+    """The first unexpired entry of `accepted` for one of `ids`; None if there is none."""
     return next(
         (entry for entry in accepted if entry.id in ids and not expired(entry, today)), None
     )

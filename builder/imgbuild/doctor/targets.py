@@ -176,7 +176,7 @@ def comparable(host: Host) -> bool:
 
 
 def only(diagnosis: Diagnosis, targets: Collection[str]) -> Diagnosis:
-    """`diagnosis` with the results for `targets` only; the best is still that of all."""
+    """`diagnosis` with only the results for `targets`; the best target is not changed."""
     selected = tuple(verdict for verdict in diagnosis.verdicts if verdict.target in targets)
     return msgspec.structs.replace(diagnosis, verdicts=selected)
 

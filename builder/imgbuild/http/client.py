@@ -82,7 +82,7 @@ class Authorizer:
     """
 
     def addressed(self, request: Request) -> Request:
-        """`request` as it may be sent to its URL, initially and after a redirect."""
+        """`request` with the headers allowed for its URL, initially and after a redirect."""
         return request
 
     def context(self, request: Request) -> ssl.SSLContext:
@@ -235,7 +235,7 @@ class Http:
 
     @contextlib.contextmanager
     def send(self, request: Request) -> Iterator[Response]:
-        """One attempt: the successful response with its body unread.
+        """Send the request once; returns a successful response with its body unread.
 
         Raises Transient or FetchFailed. The request's body is sent again after a redirect.
         """

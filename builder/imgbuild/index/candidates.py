@@ -43,7 +43,7 @@ def exclusion(file: IndexFile, package: str, rules: Rules, *, timed: bool) -> st
 
 
 def late(file: IndexFile, rules: Rules, *, timed: bool) -> str | None:
-    """Why the cut-off excludes `file`, or None. An unknown time counts as late."""
+    """Why the cut-off excludes `file`, or None; an unknown upload time is excluded."""
     if not timed or (file.uploaded is not None and file.uploaded < rules.cut_off):
         return None
     if file.uploaded is None:

@@ -57,7 +57,7 @@ class LocalHandler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
-        """Print nothing: a line for each request would dominate the output of -v."""
+        """Print nothing, because a line for each request would dominate the output of -v."""
         del format, args
 
 

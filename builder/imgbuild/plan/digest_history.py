@@ -67,7 +67,7 @@ class _Commit(msgspec.Struct, frozen=True):
 
 
 def folder_of(project: Project) -> Path:
-    """The folder that has `images`; that of an editable installation is a link into a checkout."""
+    """The folder that contains `images`; in an editable installation, a link into a checkout."""
     return project.images.resolve().parent
 
 

@@ -29,7 +29,7 @@ UNREAD = "according to METADATA; its code was not read"
 
 
 class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
-    """A quick audit of packages at some versions.
+    """The result of a quick audit of packages at given versions.
 
     `clashes`: they are incompatible; `learned` are constraints that follow from that, if any.
     `read` are the packages whose code was read.

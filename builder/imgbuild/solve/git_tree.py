@@ -105,7 +105,7 @@ def read(text: str, label: str, context: Context, *, form: str) -> tuple[GitAddr
 
 
 def resolved(address: GitAddress, context: Context) -> GitAddress:
-    """Resolve the revision of `address` to a commit, through the repository unless it is one.
+    """Resolve the revision of `address` to a commit, by querying the repository if necessary.
 
     InputError if the repository has no such branch, tag or commit.
     """

@@ -349,7 +349,7 @@ class Evaluation(Execution):
         return self._function_call(called, given, named)
 
     def may_raise(self) -> None:
-        """Within `try`, raise an exception of unknown class in some evaluations."""
+        """Raise an exception of unknown class in some evaluations of the body of `try`."""
         if self.trying and self.choose():
             raise Raised(SOME, certain=False)
 

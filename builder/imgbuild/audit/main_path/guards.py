@@ -37,7 +37,7 @@ class GuardState(enum.Enum):
 
 
 class Course(msgspec.Struct, frozen=True):
-    """Whether a fact applies in a package set, according to all its guards.
+    """Whether a fact applies in a package set, according to all of its guards.
 
     `certain`: no condition is undecided. `clear`: no condition on the package set is undecided;
     one on data may hold. `caught`: names of exceptions that are caught; "" means all. `asked`:

@@ -104,7 +104,7 @@ def origin(facts: ModuleFacts, expression: str) -> str:
 def resolve(
     modules: Modules, facts: ModuleFacts, expression: str, *, scope: str = ""
 ) -> LookupResult:
-    """The definition that a dotted expression in a scope of this module refers to."""
+    """The definition to which a dotted expression in a scope of this module refers."""
     first, *rest = bare(expression).split(".")
     lookup_result = _first(modules, facts, first, scope)
     for part in rest:
