@@ -113,7 +113,7 @@ def _conflict(
         return plain
     for demand in demands:
         fitting = facts.fitting(demand.package, demand.spec) or ()
-        if not demand.words.startswith("you asked") or len(fitting) < 2:
+        if not demand.words.startswith("you require") or len(fitting) < 2:
             continue
         tried = fitting[:TRIED]
         facts.read_ahead(demand.package, tried)
