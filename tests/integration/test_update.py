@@ -97,7 +97,7 @@ def test_update_adds_row_reports_refusal_and_changed_cause(project, site, tmp_pa
     again = project.run("update", TARGET)
     assert again.stdout == (
         f"{NEW}: no newer versions to try\n{NEW}: rejected before, for the same reasons: thewheel"
-        f" 3.0\n{NEW}: thewheel 4.0 within the cool-down period\n"
+        f" 3.0\n{NEW}: thewheel 4.0 skipped, within the cool-down period\n"
     )
     assert (matrix(project), project.files()) == (after, state)
     assert len(site.received_requests(HELD)) == wheels
