@@ -263,7 +263,10 @@ def test_package_requiring_other_torch_is_refused(
     assert "small has torch 2.6.0" in result
     assert "you require newer==3.0" in result
     assert "newer 3.0 requires torch>=2.7 (its METADATA)" in result
-    assert "suggestion: newer 2.9, with torch 2.6.0 for CUDA 12.4 (according to METADATA; its code" in result
+    assert (
+        "suggestion: newer 2.9, with torch 2.6.0 for CUDA 12.4 (according to METADATA; its code"
+        in result
+    )
     assert "small cannot change" in result
     assert not (project.folder / ".imgbuild/images" / OWN).exists()
 

@@ -117,7 +117,9 @@ def audit(
             ordered(
                 waive(
                     [
-                        _of_published(exempted(unused(each, terms.constraints), terms), published)
+                        _between_published(
+                            exempted(unused(each, terms.constraints), terms), published
+                        )
                         for each in findings
                     ],
                     terms.waivers,
@@ -288,7 +290,7 @@ def unused(finding: Finding, learned: Iterable[Constraint]) -> Finding:
     return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
 
 
-def _of_published(finding: Finding, published: Collection[str]) -> Finding:
+def _between_published(finding: Finding, published: Collection[str]) -> Finding:
     """`finding`; a warning if it is between two packages that cannot change."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:

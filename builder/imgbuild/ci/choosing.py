@@ -85,7 +85,7 @@ def choose(
             continue
         try:
             choices.append(
-                _of_target(item, target_digests, settings, query, published.get(item.name))
+                _target_jobs(item, target_digests, settings, query, published.get(item.name))
             )
         except InputError as error:
             if len(selected) == 1:
@@ -102,7 +102,7 @@ def _skipped(item: Selected, digest: str, outcome: Without, reason: str) -> Skip
     return SkippedTarget(target=item.name, digest=digest, outcome=outcome, reason=reason)
 
 
-def _of_target(
+def _target_jobs(
     item: Selected,
     target_digests: TargetDigests | None,
     settings: CiSettings,

@@ -62,7 +62,7 @@ def on_slurm(name: str, function: Callable[..., None]) -> Callable[..., None]:
             function(**options)
             return
         defaults = {parameter.name: parameter.default for parameter in verb_parameters}
-        _run(name, options, _handed(name, options, defaults), cluster)
+        _run(name, options, _task_options(name, options, defaults), cluster)
 
     _verb.__name__, _verb.__doc__ = function.__name__, function.__doc__
     _verb.__signature__ = signature.replace(parameters=together)  # type: ignore[attr-defined]
@@ -72,7 +72,7 @@ def on_slurm(name: str, function: Callable[..., None]) -> Callable[..., None]:
     return _verb
 
 
-def _handed(
+def _task_options(
     verb: str, options: Mapping[str, Any], defaults: Mapping[str, object]
 ) -> tuple[str, ...]:
     """The options of the verb for each task; InputError for an option that tasks do not support."""

@@ -88,7 +88,7 @@ def main() -> None:
         elif isinstance(error, ImgbuildError):
             status = report(error)
         elif isinstance(error, OSError):
-            status = report(_of_system(error))
+            status = report(_system_error(error))
         else:
             raise
     sys.exit(status)
@@ -106,7 +106,7 @@ def _stopped(error: Exception) -> int:
     return report(terminated)
 
 
-def _of_system(error: OSError) -> ImgbuildError:
+def _system_error(error: OSError) -> ImgbuildError:
     """An error with a message for `error`, which no caller has described."""
     try:
         sys.stdout.flush()  # the rest of a result or of a help text that cannot be written

@@ -48,7 +48,7 @@ class MovedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moved_row(name: str, before: Session, after: Session, planned: ProjectMove) -> MovedRow:
-    old = _old(before, name, planned)
+    old = _previous_lock(before, name, planned)
     lock = lock_file.read_lock(after.project.images, name)
     new = (lock, image_digests.read_digests(after.project.images, lock))
     difference = image_diff.diff(old, new)
@@ -74,7 +74,7 @@ def _required(name: str, session: Session) -> tuple[str, ...]:
     return tuple(sorted({*item.requirements.named, *item.row.pins, *item.row.requires}))
 
 
-def _old(before: Session, name: str, planned: ProjectMove) -> tuple[Lock, TargetDigests]:
+def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lock, TargetDigests]:
     """The previous lock and digests of the row, or those of its published target if it had none."""
     images = before.project.images
     try:

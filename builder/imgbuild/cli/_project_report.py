@@ -118,7 +118,7 @@ def changes(chosen: Candidate) -> list[str]:
     """The requirements that the first target meets, and the packages to add or change."""
     lines = [f"{chosen.form} {chosen.target}: {count(len(chosen.met), 'requirement')} met"]
     if chosen.added:
-        lines.append(f"added: {', '.join(_few(chosen.added, ADDED))}")
+        lines.append(f"added: {', '.join(_first_few(chosen.added, ADDED))}")
     lines += [f"changed: {change}" for change in chosen.changed[:CHANGES]]
     if len(chosen.changed) > CHANGES:
         lines.append(f"and {len(chosen.changed) - CHANGES} more changes; --json lists all")
@@ -136,12 +136,12 @@ def kept(chosen: Candidate, matrix: Path) -> list[str]:
 def in_short(other: Candidate) -> str:
     """One line with the packages to add to another target, or to change in it."""
     changed = [f"{each.package} {each.has} -> {each.wanted}" for each in other.changed]
-    parts = [f"add {', '.join(_few(other.added))}"] if other.added else []
-    parts += [f"change {', '.join(_few(changed))}"] if changed else []
+    parts = [f"add {', '.join(_first_few(other.added))}"] if other.added else []
+    parts += [f"change {', '.join(_first_few(changed))}"] if changed else []
     return f"{other.target}: {'; '.join(parts) or 'nothing to add or change'}"
 
 
-def _few(words: Sequence[str], most: int = FEW) -> list[str]:
+def _first_few(words: Sequence[str], most: int = FEW) -> list[str]:
     more = len(words) - most
     return [*words[:most], f"{more} more"] if more > 0 else [*words]
 

@@ -128,7 +128,7 @@ def script(
     query = choosing.JobQuery(arches=tuple(selection.arches), labels=False)
     if jobs:
         names_of_targets = sorted({job.partition("@")[0] for job in jobs})
-        targets = [_of_target(session, name, query, settings, jobs) for name in names_of_targets]
+        targets = [_named_jobs(session, name, query, settings, jobs) for name in names_of_targets]
     else:
         registry = None if how.all_published or not options.registry else options.registry
         plan = _ci_options.chosen(
@@ -140,7 +140,7 @@ def script(
     put(write(session.project, settings, targets, options, jobs, drop=drop))
 
 
-def _of_target(
+def _named_jobs(
     session: Session, target: str, query: JobQuery, settings: CiSettings, names: set[str]
 ) -> TargetJobs:
     """All jobs of a target of which some jobs are named; InputError if one does not exist."""

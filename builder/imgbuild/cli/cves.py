@@ -249,7 +249,7 @@ def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
             f"accepted until {entry.expires}, not checked: {entry.id}: {entry.reason}"
             for entry in report.unchecked
         )
-        yield from folded(_unqueried(report))
+        yield from folded(_unqueried_lines(report))
         yield from folded(f"not checked: {name}" for name in report.unread)
     for acceptance in dict.fromkeys(entry for report in reports for entry in report.expired):
         yield from folded(
@@ -259,7 +259,7 @@ def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
         yield from folded([f"warning: accept_cves: no package has {acceptance.id}"])
 
 
-def _unqueried(report: CveReport) -> Iterator[str]:
+def _unqueried_lines(report: CveReport) -> Iterator[str]:
     """The packages for which the source was not queried, the first ones by name."""
     names = sorted(set(report.unqueried))
     if names and len(report.unqueried) < report.packages:

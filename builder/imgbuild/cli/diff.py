@@ -68,7 +68,7 @@ def compare_files(
         accepted += builders()
         compared = _with_docker(session, selected, accepted, named=bool(selection.arches))
     else:
-        compared = [_of_files(names, selection.arches, accepted)]
+        compared = [_compare_pair(names, selection.arches, accepted)]
     for item in compared:
         _show(item.comparison)
     answer(compared, folded(map(_line, compared)))
@@ -76,7 +76,7 @@ def compare_files(
         raise typer.Exit(1)
 
 
-def _of_files(
+def _compare_pair(
     names: Sequence[str], arches: Sequence[Arch], accepted: Sequence[Accepted]
 ) -> Compared:
     arch = at_most_one(arches, "images can be compared for only one architecture")

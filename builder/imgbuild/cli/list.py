@@ -188,7 +188,10 @@ class Matcher:
             and (not self._pythons or any(each.contains(row.python) for each in self._pythons))
             and (not self._needed or _has(self._project, row, self._needed))
             and ((self._model is None and not self._driver) or bool(self._fitting(row)))
-            and (self._filters.tested is None or _tested(self._project, row, self._filters.tested))
+            and (
+                self._filters.tested is None
+                or _has_passed_on(self._project, row, self._filters.tested)
+            )
             and (self._runs_here is None or self._runs_here(row))
         )
 
@@ -207,7 +210,7 @@ class Matcher:
         able = {
             capability
             for row in rows
-            for floors in _offered(self._project, row).floors.values()
+            for floors in _image_needs(self._project, row).floors.values()
             for capability in (*floors.gpu, *floors.gpu_ptx)
         }
         lowest = min(able, key=gpus.numbers, default="")
@@ -309,7 +312,7 @@ def _has_extra(
     )
 
 
-def _tested(project: Project, row: TableRow, gpu: str) -> bool:
+def _has_passed_on(project: Project, row: TableRow, gpu: str) -> bool:
     """Whether an image of the row passed a tier on `gpu`, "2 H200" for several of them."""
     several = re.fullmatch(r"(\d+) (.+)", gpu)
     number, name = several.groups() if several else ("", gpu)
@@ -332,7 +335,7 @@ def _needs_of(project: Project, target: str) -> TargetNeeds | None:
     return targets.offer(project.images, lock) if lock is not None else None
 
 
-def _offered(project: Project, row: TableRow) -> TargetNeeds:
+def _image_needs(project: Project, row: TableRow) -> TargetNeeds:
     """The requirements of the row's images; without a lock those expected by its values."""
     return _needs_of(project, row.target) or targets.planned(
         row.target, row.cuda, row.arch, row.gpu
@@ -344,7 +347,7 @@ def _fits(project: Project, row: TableRow, model: GpuModel | None, driver: str) 
 
     Without a lock, the values of the row are compared. `driver` is "" for any.
     """
-    offered = _offered(project, row)
+    offered = _image_needs(project, row)
     card = () if model is None else (HostGpu(name="GPU", capability=model.capability),)
     only = model.arch if model is not None else None
     machines = (

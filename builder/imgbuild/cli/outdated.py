@@ -93,7 +93,7 @@ def outdated(
         if selection.named or selection.everything:
             message = "--requirements and targets cannot be combined"
             raise InputError(message, hint="specify one of them")
-        reports = [_of_files(requirements, selection, python, solve=solve)]
+        reports = [_file_report(requirements, selection, python, solve=solve)]
     else:
         if python is not None:
             message = f"--python {python} does not apply to locked targets"
@@ -103,7 +103,7 @@ def outdated(
             message = "Missing argument 'TARGET'"
             hint = "specify a target, a file with --requirements, or run it in a project's folder"
             raise InputError(message, hint=hint)
-        reports = _of_targets(session, selection, every=every, solve=solve)
+        reports = _target_reports(session, selection, every=every, solve=solve)
     answer(
         reports,
         [line for each in reports for line in _outdated_report.lines(each, whole=every)],
@@ -113,7 +113,7 @@ def outdated(
 # -- targets
 
 
-def _of_targets(
+def _target_reports(
     session: Session, selection: Selection, *, every: bool, solve: bool
 ) -> list[OutdatedReport]:
     named = selection.named
@@ -122,10 +122,10 @@ def _of_targets(
     records = packages.recorded([project_paths.catalogue().images, session.project.images])
     if any(project_row(session.matrix, item.lock.target) is not None for item in chosen):
         console.info("to move to another target: imgbuild update --to TARGET --dry-run")
-    return [_of_target(session, item, records, every=every, solve=solve) for item in chosen]
+    return [_target_report(session, item, records, every=every, solve=solve) for item in chosen]
 
 
-def _of_target(
+def _target_report(
     session: Session,
     item: SelectedLock,
     records: dict[Sha256, Package],
@@ -269,7 +269,7 @@ def _solved(
 # -- requirements files
 
 
-def _of_files(
+def _file_report(
     files: Sequence[Path], selection: Selection, python: str | None, *, solve: bool
 ) -> OutdatedReport:
     if solve:

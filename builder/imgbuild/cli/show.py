@@ -93,7 +93,7 @@ def _lines(environment: Environment) -> Iterator[str]:
         # Variables that are set together are shown together.
         for _, same in itertools.groupby(rows, lambda item: (item.value, item.when, item.reason)):
             yield ""
-            yield from _late(list(same))
+            yield from _runtime_lines(list(same))
 
 
 def _setting(item: Setting) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _setting(item: Setting) -> Iterator[str]:
     yield from _sources(item.source)
 
 
-def _late(same: Sequence[RuntimeVariable]) -> Iterator[str]:
+def _runtime_lines(same: Sequence[RuntimeVariable]) -> Iterator[str]:
     first = same[0]
     yield from textwrap.wrap(", ".join(item.name for item in same), VARIABLES_WIDTH)
     yield from _wrapped(f"value: {first.value or '(empty)'}")

@@ -143,7 +143,7 @@ def image_reports(
         return ImageUnderTest(lock=image.lock(), arch=only, store=store, reporter=console)
 
     if options.through == "here":
-        return runner.smoke_here(_test_image(_here(arch)), tiers, how=how)
+        return runner.smoke_here(_test_image(_environment_arch(arch)), tiers, how=how)
     if options.sif is not None:
         test_image = _test_image(container.arch_of(options.sif))
         return sif.smoke_file(test_image, options.sif, tiers, how=how)
@@ -162,7 +162,7 @@ def image_reports(
     )  # fmt: skip
 
 
-def _here(arches: Sequence[Arch] | None) -> Arch:
+def _environment_arch(arches: Sequence[Arch] | None) -> Arch:
     """This machine's architecture, the only one that can be tested in the active environment."""
     machine = Arch.parse(platform.machine())
     if arches and set(arches) != {machine}:
@@ -345,7 +345,7 @@ def smoke(
     options = SmokeOptions(
         tiers=_tiers(tier, through),
         through=through,
-        how=_how(timeout_factor, model, jobs, share, case),
+        how=_run_settings(timeout_factor, model, jobs, share, case),
         arbitrary=arbitrary_user,
         sif=sif,
         record=record,
@@ -367,7 +367,9 @@ def smoke(
         raise typer.Exit(1)
 
 
-def _how(factor: float, model: Path | None, jobs: int, share: int, case: str) -> RunSettings:
+def _run_settings(
+    factor: float, model: Path | None, jobs: int, share: int, case: str
+) -> RunSettings:
     jobs = processes(jobs)
     return RunSettings(
         timeout_factor=factor, model=_model(model), jobs=jobs, share=min(share, jobs), only=case

@@ -34,11 +34,13 @@ def drops(lock: Lock) -> tuple[Drop, ...]:
     return tuple(
         drop
         for module, packages in FAMILIES.items()
-        for drop in _of_family(module, [name for name in packages if name in installed], published)
+        for drop in _family_drops(
+            module, [name for name in packages if name in installed], published
+        )
     )
 
 
-def _of_family(module: str, packages: list[str], published: Collection[str]) -> list[Drop]:
+def _family_drops(module: str, packages: list[str], published: Collection[str]) -> list[Drop]:
     preferred = next((name for name in packages if name in published), next(iter(packages), ""))
     return [
         Drop(

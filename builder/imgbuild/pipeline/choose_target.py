@@ -285,7 +285,7 @@ class Chooser:
                 *absent(required, self._declared, self.pages, tags),
                 *required_sdists(asked, have, self.pages, tags),
             ]
-            advice, sdists = self._of_source(blocked, nearest, folder)
+            advice, sdists = self._source_packages(blocked, nearest, folder)
             if not advice:
                 break
             self._advice += advice  # exclusions may make another target the nearest
@@ -429,7 +429,7 @@ class Chooser:
         names = locked.packages(self._project)
         return msgspec.structs.replace(obstacle, nearest=similar(obstacle.package, names))
 
-    def _of_source(
+    def _source_packages(
         self, blocked: Sequence[Obstacle], facts: LockedFacts, folder: Path
     ) -> tuple[list[Advice], dict[str, str]]:
         """The packages with only an sdist: those that compile CUDA, and those that can be built."""

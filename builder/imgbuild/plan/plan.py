@@ -445,12 +445,12 @@ def layer_id(recipe: Recipe) -> Digest:
                 "debs": sorted(deb.sha256 for deb in recipe.debs),
             }
         case AddedFilesRecipe():  # the last of them, so that every recipe has an id
-            inputs = _of_added_files(recipe)
+            inputs = _added_file_inputs(recipe)
     kind = type(recipe).__struct_config__.tag
     return digest_of(codec.compact({**inputs, "kind": kind}))
 
 
-def _of_added_files(recipe: AddedFilesRecipe) -> dict[str, object]:
+def _added_file_inputs(recipe: AddedFilesRecipe) -> dict[str, object]:
     inputs: dict[str, object] = {
         "format": ADDED_FILES_FORMAT,
         "files": {path: [file.sha256, file.mode] for path, file in recipe.files.items()},

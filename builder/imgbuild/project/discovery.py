@@ -206,7 +206,7 @@ def read_dockerfile(reading: Reading, name: str) -> None:
     if not _declares(reading):
         reading.merge(child)
         return
-    base = _of_base(reading, child)
+    base = _add_base_versions(reading, child)
     _note_missing(reading, child, name)
     for request in child.local_requests:
         if request.extras:
@@ -225,7 +225,7 @@ def read_dockerfile(reading: Reading, name: str) -> None:
     reading.merge(child)
 
 
-def _of_base(reading: Reading, child: Reading) -> list[DeclaredRequirement]:
+def _add_base_versions(reading: Reading, child: Reading) -> list[DeclaredRequirement]:
     """Add the versions in the tag of the base image, for packages that no other file names."""
     images = {each.place for each in child.images}
     named = {each.package for each in reading.requirements if each.kind == "requirement"}

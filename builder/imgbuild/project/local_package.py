@@ -239,7 +239,7 @@ def _setup_py(reading: Reading, file: str) -> Metadata | None:
         return None
     try:
         script = SetupScript(reading.sources, file)
-        metadata = _of_script(script, file)
+        metadata = _script_metadata(script, file)
     except SyntaxError as error:
         reading.problem(Place(file=file, line=error.lineno or 0), f"not Python: {error.msg}")
         return None
@@ -256,7 +256,7 @@ def _setup_py(reading: Reading, file: str) -> Metadata | None:
     return metadata
 
 
-def _of_script(script: SetupScript, file: str) -> Metadata:
+def _script_metadata(script: SetupScript, file: str) -> Metadata:
     arguments = script.arguments
     values = Metadata(file=file)
     place = Place(file=file, line=script.line)

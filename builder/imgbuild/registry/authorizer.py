@@ -123,7 +123,7 @@ class RegistryAuthorizer(Authorizer):
 
         failure = http.refusal(request, response)
         failures = _failures(http, response)
-        words = http.credentials.scrub("; ".join(_worded(entry) for entry in failures))
+        words = http.credentials.scrub("; ".join(_failure_text(entry) for entry in failures))
         if isinstance(failure, Transient):
             failure.reason += f" ({words})" if words else ""
             return failure
@@ -282,6 +282,6 @@ def _with(request: Request, grant: AcceptedHeader | None) -> Request:
     return msgspec.structs.replace(request, headers=headers)
 
 
-def _worded(failure: Failure) -> str:
+def _failure_text(failure: Failure) -> str:
     parts = (" ".join(part.split())[:200] for part in (failure.code, failure.message))
     return ": ".join(part for part in parts if part)

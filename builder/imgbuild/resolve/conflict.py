@@ -330,12 +330,12 @@ class _Search:
             suffix = f" for CUDA {self.cuda}" if self.cuda else " for any CUDA"
             return [f"none of these is built{suffix}", has]
         if len(core) > 1:
-            return [text for text in map(self._of_abi, core) if text]
+            return [text for text in map(self._abi_reason, core) if text]
         pin = _exact(core[0].spec)
         reason = refusal.of_pin(self.facts.catalogue, TORCH, pin) if pin else None
         return [reason or has]
 
-    def _of_abi(self, demand: Demand) -> str:
+    def _abi_reason(self, demand: Demand) -> str:
         """Why a compiled package requires exactly one torch; "" if `demand` is not of that kind."""
         left = (
             self.left(demand.dependent, self.demands.get(demand.dependent, ()))
@@ -366,10 +366,10 @@ def conflict(
         return _unknown_cuda(facts, demands, cuda, clash)
     if clash is None or not clash.cuda or cuda is None:
         return clash
-    return msgspec.structs.replace(clash, reasons=(_of_cuda(cuda, row), *clash.reasons))
+    return msgspec.structs.replace(clash, reasons=(_cuda_reason(cuda, row), *clash.reasons))
 
 
-def _of_cuda(cuda: str, row: str) -> str:
+def _cuda_reason(cuda: str, row: str) -> str:
     return f"the target {row} is for CUDA {cuda}" if row else f"you require CUDA {cuda}"
 
 

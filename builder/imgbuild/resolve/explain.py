@@ -28,13 +28,13 @@ def explained(error: NoSolution, problem: SolveProblem) -> NoSolution:
     try:
         overlay = problem.overlay
         if overlay is None:
-            return _of_target(error, problem)
-        return _of_added(error, problem, overlay.published)
+            return _target_error(error, problem)
+        return _extension_error(error, problem, overlay.published)
     except ImgbuildError:
         return error  # an error of the explanation is not the reason of the failure
 
 
-def _of_target(error: NoSolution, problem: SolveProblem) -> NoSolution:
+def _target_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
     query = query_of(problem)
     try:
         first_solve.refuse(query, first_solve.available(query))
@@ -56,7 +56,9 @@ def query_of(problem: SolveProblem) -> Query:
     )
 
 
-def _of_added(error: NoSolution, problem: SolveProblem, base_target: PublishedTarget) -> NoSolution:
+def _extension_error(
+    error: NoSolution, problem: SolveProblem, base_target: PublishedTarget
+) -> NoSolution:
     """The same for a target that extends a published one, whose packages cannot change."""
     hint = (
         f"{base_target.name} cannot change: add another version, extend a target that meets the"

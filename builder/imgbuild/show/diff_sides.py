@@ -42,7 +42,7 @@ def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SI
         return _on_disk(path, text)
     name, at, revision = text.partition("@")
     if "/" not in name and ":" not in name and not revision.startswith("sha256:"):
-        return _of_target(name, revision, text, matrix) if at else _locked(name, matrix)
+        return _target_side(name, revision, text, matrix) if at else _locked(name, matrix)
     return _in_registry(client, parse(text, default_tag="latest"), reporter)
 
 
@@ -85,7 +85,7 @@ def _locked(name: str, matrix: Path | None) -> DiffSide:
     return image_diff.side(lock, image_digests.read_digests(images, lock))
 
 
-def _of_target(name: str, revision: str, text: str, matrix: Path | None) -> DiffSide:
+def _target_side(name: str, revision: str, text: str, matrix: Path | None) -> DiffSide:
     locked_lock = revisions.locked_at(project_paths.find(matrix), name, revision)
     if locked_lock is None:
         message = f"{name} has no lock at {revision}"

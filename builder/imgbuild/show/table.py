@@ -132,7 +132,7 @@ def narrow(
     used.
     """
     columns = {
-        "name": [_marked(row, RETIRED) for row in table],
+        "name": [_name_with_mark(row, RETIRED) for row in table],
         "CUDA": [row.cuda for row in table],
         "torch": [row.versions.get("torch", NONE) for row in table],
         ENGINE: [_engine(row) for row in table],
@@ -151,14 +151,14 @@ def narrow(
             columns |= {STACK: _stacks(table, _brief)}
         if not _fits(columns, width):
             columns |= {STACK: _stacks(table, lambda _: "")}
-            columns |= {"name": [_marked(row, RETIRED_BRIEF) for row in table]}
+            columns |= {"name": [_name_with_mark(row, RETIRED_BRIEF) for row in table]}
         for head, (before, cell) in MORE.items():
             wider = _with(columns, before, head, [cell(row) for row in table])
             columns = wider if head not in columns and _fits(wider, width) else columns
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
 
-def _marked(row: TableRow, retired: str) -> str:
+def _name_with_mark(row: TableRow, retired: str) -> str:
     return row.target + (MARK if row.recommended else retired if row.retired else "")
 
 

@@ -169,7 +169,7 @@ def _address(
         return None
     try:
         if declared.path or urlsplit(text).scheme in ("file", ""):
-            return _of_file(text, folder)
+            return _file_address(text, folder)
         return addresses.read(text)
     except ValueError as error:
         message = f"{declared.place}: {declared.package} @ {addresses.shown(text)}: {error}"
@@ -179,7 +179,7 @@ def _address(
 _FORMS = "NAME @ https://HOST/FILE.whl, NAME @ git+https://HOST/PATH@REV, or a path of the project"
 
 
-def _of_file(text: str, folder: Path | None) -> WheelAddress:
+def _file_address(text: str, folder: Path | None) -> WheelAddress:
     """A file of the project given by path or `file:` URL; ValueError for any other URL."""
     parts = urlsplit(text)
     path = Path(unquote(parts.path) if parts.scheme == "file" else text)

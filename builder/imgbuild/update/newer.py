@@ -230,7 +230,7 @@ class _Lookup:
         for each in required:
             other = normalize(each.name)
             has = self._set.versions.get(other)
-            if has is None or other == package or (package == TORCH and _of_cuda(each)):
+            if has is None or other == package or (package == TORCH and _is_cuda_requirement(each)):
                 continue
             if each.specifier.contains(has, prereleases=True):
                 continue
@@ -326,7 +326,7 @@ def _readable(files: Sequence[IndexFile], tags: Tags) -> IndexFile | None:
     return next((file for file in fitting if file is not None), next(iter(wheels), None))
 
 
-def _of_cuda(requirement: Requirement) -> bool:
+def _is_cuda_requirement(requirement: Requirement) -> bool:
     name = normalize(requirement.name)
     return name == METAPACKAGE or name.startswith("nvidia-")
 

@@ -196,7 +196,7 @@ def _on(
             target=new.name, arch=arch, versions=versions, python=tags.python, cuda=lock.cuda,
             as_of=lock.as_of, learned=constraints.read(CATALOGUE / "images"),
         )  # fmt: skip
-        reasons += _of_additions(left, facts, pages, tags)
+        reasons += _addition_conflicts(left, facts, pages, tags)
     return reasons
 
 
@@ -230,7 +230,7 @@ def _added(
     return [each for each in asked if each.package not in left_out and each.installed]
 
 
-def _of_additions(
+def _addition_conflicts(
     added: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: Tags
 ) -> list[str]:
     """Requirements of additions on packages that the target has in another version."""

@@ -45,7 +45,9 @@ def sign(
         descriptors = {
             descriptor.digest: descriptor for descriptor in (place.top, *manifests(place))
         }
-        return tuple(_how(place, key)(descriptor, ()) for descriptor in descriptors.values())
+        return tuple(
+            _signing_function(place, key)(descriptor, ()) for descriptor in descriptors.values()
+        )
     checklist = Checklist(client.reporter)
     image.check(place, signer_lock.contents, checklist, whole=False)
     _refuse(place, checklist.checks)
@@ -56,7 +58,7 @@ def sign(
     )
     if key is not None:
         return pushed.sign_image(client, reference.repository, lock_bundle, arches, statement, key)
-    return pushed.sign_all(lock_bundle, arches, (statement,), _how(place, key))
+    return pushed.sign_all(lock_bundle, arches, (statement,), _signing_function(place, key))
 
 
 def _circumstances(signer_lock: ExpectedLock) -> BuildDetails:
@@ -66,7 +68,7 @@ def _circumstances(signer_lock: ExpectedLock) -> BuildDetails:
     return provenance.circumstances(signer_lock.project, signer_lock.contents.target)
 
 
-def _how(place: InRegistry, key: PrivateKey | None) -> Sign:
+def _signing_function(place: InRegistry, key: PrivateKey | None) -> Sign:
     """The function that signs one image: with `key`, or by cosign without one."""
 
     def _sign(subject: Descriptor, payloads: Sequence[bytes]) -> Signed:

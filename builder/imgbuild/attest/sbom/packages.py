@@ -189,13 +189,13 @@ def _remembered(item: Wheel | Deb, store: Store) -> Package | None:
     cached = store.fact(FACT, item.sha256)
     if cached is not None:
         return msgspec.json.decode(cached, type=Package)
-    package = _of_deb(item, store) if isinstance(item, Deb) else _of_wheel(item, store)
+    package = _deb_package(item, store) if isinstance(item, Deb) else _wheel_package(item, store)
     if package is not None:
         store.put_fact(FACT, item.sha256, msgspec.json.encode(package))
     return package
 
 
-def _of_wheel(wheel: Wheel, store: Store) -> Package | None:
+def _wheel_package(wheel: Wheel, store: Store) -> Package | None:
     data = store.fact(METADATA, wheel.sha256)
     if data is None:
         path = store.file(wheel.sha256)
@@ -232,7 +232,7 @@ def named(line: str) -> set[str]:
     }
 
 
-def _of_deb(deb: Deb, store: Store) -> Package | None:
+def _deb_package(deb: Deb, store: Store) -> Package | None:
     path = store.file(deb.sha256)
     if path is None:
         return None

@@ -27,11 +27,11 @@ def check(package_set: PackageSet, cuda: str) -> list[Finding]:
         finding
         for package in package_set.packages
         if package != TORCH
-        for finding in _of_package(package_set, package, torch, cuda)
+        for finding in _package_findings(package_set, package, torch, cuda)
     ]
 
 
-def _of_package(
+def _package_findings(
     package_set: PackageSet, package: str, torch: str | None, cuda: str
 ) -> Iterator[Finding]:
     tag = local_version_label(package_set.version(package) or "")

@@ -71,7 +71,7 @@ class _ModuleCalls:
         facts: tuple[Call | Attribute, ...] = (*self.facts.calls, *self.facts.attributes)
         for fact in facts:
             how = self.path.reached(self.facts.module, here.runner(fact.scope))
-            if (how is None and not noted) or _of_other_device(fact):
+            if (how is None and not noted) or _is_for_other_device(fact):
                 continue
             course = judge(self.package_set, fact.guards)
             if not course.runs or any(
@@ -100,7 +100,7 @@ class _ModuleCalls:
             meaning(self.package_set, self.facts, read).found.state == "absent"
         )
 
-    def _other(self, what: Meaning) -> str | None:
+    def _other_package(self, what: Meaning) -> str | None:
         """The other package used by a reference; None if there is none.
 
         Packages that are not walked are checked for names of their modules only.
@@ -133,12 +133,12 @@ class _ModuleCalls:
     def _problems(self, fact: Call | Attribute, course: Course) -> Iterator[tuple[str, Problem]]:
         """The problem of a name or argument missing in another package; that package's name."""
         what = meaning(self.package_set, self.facts, fact)
-        other = self._other(what)
+        other = self._other_package(what)
         if other is not None:
-            for problem in self._of_package(fact, what, other, course):
+            for problem in self._package_problems(fact, what, other, course):
                 yield other, problem
 
-    def _of_package(
+    def _package_problems(
         self, fact: Call | Attribute, what: Meaning, other: str, course: Course
     ) -> Iterator[Problem]:
         version = f"{other} {self.package_set.version(other)}"
@@ -186,7 +186,7 @@ class _ModuleCalls:
         )
 
 
-def _of_other_device(fact: Call | Attribute) -> bool:
+def _is_for_other_device(fact: Call | Attribute) -> bool:
     """Whether the name belongs to a device other than an NVIDIA GPU: `torch.xpu.empty_cache`."""
     expression = fact.callee if isinstance(fact, Call) else fact.expression
     return not OTHER_DEVICES.isdisjoint(expression.split("."))

@@ -86,13 +86,13 @@ def _module_findings(
             continue
         how = path.reached(facts.module, here.runner(line.scope))
         default = (facts.module, line.line) in path.default
-        finding = _of_import(package_set, facts, line, how, default=default, users=users)
+        finding = _import_finding(package_set, facts, line, how, default=default, users=users)
         if finding is not None:
             findings.append(finding)
     return findings
 
 
-def _of_import(
+def _import_finding(
     package_set: ImportablePackages,
     facts: ModuleFacts,
     line: Import,

@@ -77,12 +77,12 @@ def _module_findings(
     for line in facts.imports:
         named = f"{line.module}.{line.name}" == missing and not _is_bound(view, facts, line)
         if named or _is_below(line.module, missing):
-            finding = _of_import(view, path, facts, line, missing, text)
+            finding = _import_finding(view, path, facts, line, missing, text)
             if finding is not None:
                 yield finding
 
 
-def _of_import(
+def _import_finding(
     view: View, path: MainPath, facts: ModuleFacts, line: Import, missing: str, text: str
 ) -> Finding | None:
     """The finding for one import, if it runs in this package set."""

@@ -219,7 +219,7 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
     """Whether a function returns a true value, according to the guards of its results."""
     memory = _results.setdefault(package_set, {})
     if guard not in memory:
-        same = _defined(package_set, guard)
+        same = _guard_in_definition(package_set, guard)
         if same != guard:  # the function itself, for all modules that call it in the same form
             memory[guard] = _result(package_set, same)
             return memory[guard] or GuardState.UNKNOWN
@@ -228,7 +228,7 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
     return memory[guard] or GuardState.UNKNOWN
 
 
-def _defined(package_set: ImportablePackages, guard: Guard) -> Guard:
+def _guard_in_definition(package_set: ImportablePackages, guard: Guard) -> Guard:
     """The guard as written in the module that defines the function, if equivalent."""
     module, scope, text = guard.subject.split(":", 2)
     facts, call = package_set.module(module), expression(text)

@@ -189,7 +189,7 @@ class _Reading:
             return
         pin: Pin | None
         if requirement.url is not None:
-            pin = _of_url(requirement)
+            pin = _url_pin(requirement)
             if pin is None:
                 why = "the URL is not that of a wheel or sdist, so the version is unknown"
                 unread = Unread(what=str(requirement), why=why, required=True)
@@ -275,7 +275,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
         yield start, _HASH.sub("", whole).strip()
 
 
-def _of_url(requirement: Requirement) -> Pin | None:
+def _url_pin(requirement: Requirement) -> Pin | None:
     """The pin of `NAME @ URL`, with the version in the name of a wheel or sdist."""
     url = requirement.url or ""
     file = unquote(urlsplit(url).path).rpartition("/")[2]
