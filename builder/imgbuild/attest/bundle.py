@@ -179,7 +179,9 @@ def _sources(lock: Lock, matrix: Matrix, root: Path) -> Sources:
     return Sources(
         default_index=matrix.default_index,
         indexes={name: _portable(matrix.indexes[name], root) for name in names},
-        mirrors=tuple(map(credentials.bare, base.mirrors)) if isinstance(base, DebianBase) else (),
+        mirrors=tuple(map(credentials.without_login, base.mirrors))
+        if isinstance(base, DebianBase)
+        else (),
     )
 
 
@@ -192,7 +194,7 @@ def _portable(index: PackageIndex, root: Path) -> PackageIndex:
     if index.url is None:
         return index
     if not is_local(index.url):
-        return msgspec.structs.replace(index, url=credentials.bare(index.url))
+        return msgspec.structs.replace(index, url=credentials.without_login(index.url))
     path = os.path.relpath(unquote(urlsplit(index.url).path), root)
     return msgspec.structs.replace(index, url=f"file:{path}")
 

@@ -85,7 +85,7 @@ def circumstances(
     )
 
 
-def bare(lock: Sha256, environ: Mapping[str, str] | None = None) -> BuildDetails:
+def details_of_lock(lock: Sha256, environ: Mapping[str, str] | None = None) -> BuildDetails:
     """The build details of a lock outside a project: its sha256 and the builder."""
     environment = os.environ if environ is None else environ
     return BuildDetails(

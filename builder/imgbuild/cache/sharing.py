@@ -34,7 +34,7 @@ def prepare(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
     return root, None
 
 
-def of_others(shared: Path, current: Path, name: str) -> Iterator[BinaryIO]:
+def open_files_of_others(shared: Path, current: Path, name: str) -> Iterator[BinaryIO]:
     """The files `name`, opened, in other users' folders in `shared`; their content is untrusted."""
     with OpenFolder.open(shared) as folder:
         for part in folder.names():

@@ -266,7 +266,8 @@ class Store:
             return False
         name = path.relative_to(self.root).as_posix()
         return any(
-            self._copy(file, path) for file in sharing.of_others(self._shared, self.root, name)
+            self._copy(file, path)
+            for file in sharing.open_files_of_others(self._shared, self.root, name)
         )
 
     def _copy(self, file: BinaryIO, path: Path) -> bool:

@@ -193,7 +193,7 @@ def _disk(target_digests: TargetDigests | None, arch: Arch) -> int:
     return math.ceil((2 * moved + unpacked) / 1e9 + ROOM)
 
 
-def labelled(target_jobs: TargetJobs, settings: CiSettings) -> TargetJobs:
+def with_labels(target_jobs: TargetJobs, settings: CiSettings) -> TargetJobs:
     """`target_jobs` with the labels of suitable machines; InputError if there is none."""
     groups = {
         name: tuple(

@@ -13,7 +13,7 @@ import typer
 
 from imgbuild.cli._allocation import Cluster, requested
 from imgbuild.cli._output import answer
-from imgbuild.cli._verb import Output, configure, parameters, taken
+from imgbuild.cli._verb import Output, configure, parameters, take_group
 from imgbuild.codec import write_bytes
 from imgbuild.errors import InputError
 from imgbuild.oci import layout
@@ -54,7 +54,7 @@ def on_slurm(name: str, function: Callable[..., None]) -> Callable[..., None]:
     together = [*verb_parameters, *parameters(Cluster)]
 
     def _verb(**options: Any) -> None:
-        cluster = taken(Cluster, options)
+        cluster = take_group(Cluster, options)
         if cluster.on == "local":
             if cluster != Cluster():
                 message = f"imgbuild {name}: Slurm options require --on slurm"
@@ -123,8 +123,8 @@ def _run(verb: str, options: Mapping[str, Any], handed: tuple[str, ...], cluster
             if layout.check(session.project.output(task.target), task.digest)
         }
         done = [entry for entry in done if entry.target in built]
-    taken = {entry.target for entry in done} | {entry.target for entry in live}
-    unsubmitted = tuple(task for task in tasks if task.target not in taken)
+    known_targets = {entry.target for entry in done} | {entry.target for entry in live}
+    unsubmitted = tuple(task for task in tasks if task.target not in known_targets)
     console.info(
         f"tasks: {len(unsubmitted)} to submit, {len(live)} already queued, {len(done)} already"
         " completed"

@@ -54,7 +54,7 @@ STOPPED = "interrupted; completed work is kept, so run the same command again to
 ASCII = str.maketrans({"→": "->", "…": "...", "─": "-", "│": "|", "├": "|", "└": "`"})
 
 
-def in_ascii(error: UnicodeError) -> tuple[str, int]:
+def replace_unsupported(error: UnicodeError) -> tuple[str, int]:
     """An error handler for codecs that replaces unsupported characters with ASCII or escapes.
 
     In JSON, all of them are escaped.
@@ -68,7 +68,7 @@ def in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 def main() -> None:
     """Run the command line; exits with 0, the status of the error's class, or that of a command."""
-    codecs.register_error("imgbuild", in_ascii)
+    codecs.register_error("imgbuild", replace_unsupported)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # another encoding than UTF-8 lacks characters
             stream.reconfigure(errors="imgbuild")

@@ -84,8 +84,8 @@ def lines(choice: Choice | None, matrix: Path) -> list[str]:
         *table(choice.candidates[:SHOWN]),
         "",
         *folded(changes(choice.chosen)),
-        *folded(kept(choice.chosen, matrix)),
-        *folded(map(in_short, choice.candidates[1:SHOWN])),
+        *folded(command_to_keep_versions(choice.chosen, matrix)),
+        *folded(map(change_summary, choice.candidates[1:SHOWN])),
         "",
         f"# {matrix.name}",
         *_row(matrix),
@@ -125,7 +125,7 @@ def changes(chosen: Candidate) -> list[str]:
     return lines
 
 
-def kept(chosen: Candidate, matrix: Path) -> list[str]:
+def command_to_keep_versions(chosen: Candidate, matrix: Path) -> list[str]:
     """The command that keeps the target's versions, if only lines of the project require others."""
     if not chosen.changed or any(change.by for change in chosen.changed):
         return []
@@ -133,7 +133,7 @@ def kept(chosen: Candidate, matrix: Path) -> list[str]:
     return [f"to keep the versions of {chosen.target}: rm {matrix.name} && imgbuild init {relax}"]
 
 
-def in_short(other: Candidate) -> str:
+def change_summary(other: Candidate) -> str:
     """One line with the packages to add to another target, or to change in it."""
     changed = [f"{each.package} {each.has} -> {each.wanted}" for each in other.changed]
     parts = [f"add {', '.join(_first_few(other.added))}"] if other.added else []

@@ -195,7 +195,7 @@ def show_tests(selection: Selection) -> None:
     tests: list[TargetTests] = []
     for item in selection.locked(project):
         digests = image_digests.read_digests(project.images, item.lock)
-        counting = recording.counting(project, digests)
+        counting = recording.counted_runs(project, digests)
         tests += [
             TargetTests(
                 target=digests.target,

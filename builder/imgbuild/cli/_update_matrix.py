@@ -164,7 +164,7 @@ def _print_planned(
         PlannedUpdate(
             source=start.source,
             trials=run.planned(session.project, start, inputs, options),
-            waiting=run.waiting(start),
+            waiting=run.versions_in_cool_down(start),
         )
         for start in starts
     ]

@@ -145,8 +145,8 @@ def verb(function: Callable[..., None], *, output: type[Output] = Output) -> Cal
 
     @functools.wraps(function)
     def _verb(**given: Any) -> None:
-        configure(taken(output, given))
-        values = {name: taken(group, given) for name, group in groups.items()}
+        configure(take_group(output, given))
+        values = {name: take_group(group, given) for name, group in groups.items()}
         function(**values, **given)
 
     _verb.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
@@ -182,6 +182,6 @@ def parameters(group: type[Group]) -> list[inspect.Parameter]:
     ]
 
 
-def taken(group: type[G], given: dict[str, Any]) -> G:
+def take_group(group: type[G], given: dict[str, Any]) -> G:
     """`group` with its values from `given`, from which they are removed."""
     return group(**{name: given.pop(name) for name in group.__struct_fields__ if name in given})

@@ -229,7 +229,9 @@ def diff(
         raise InputError(message, hint="add --files, or omit it")
     client = Client(plain_http=plain_http or (), reporter=console)
     old, new = (
-        diff_sides.only(diff_sides.side(name, client, selection.matrix, console), selection.arches)
+        diff_sides.select_arches(
+            diff_sides.side(name, client, selection.matrix, console), selection.arches
+        )
         for name in all_names
     )
     changes = image_diff.between(old, new)

@@ -35,7 +35,7 @@ from imgbuild.doctor import collect, image
 from imgbuild.doctor.collect import Collected
 from imgbuild.doctor.host import Host, read_host
 from imgbuild.doctor.image import InspectOptions
-from imgbuild.doctor.targets import Diagnosis, TargetNeeds, diagnose, offer, only
+from imgbuild.doctor.targets import Diagnosis, TargetNeeds, diagnose, limited_to, offer
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock_file, published
 from imgbuild.matrix.select import select
@@ -162,7 +162,7 @@ def doctor(
     host = host or read_host()
     names = {item.lock.target for item in chosen}
     all_of = diagnose(host, _needs_of_targets(project, every))
-    diagnosis = only(all_of, names)
+    diagnosis = limited_to(all_of, names)
     rows = {} if console.json else _rows(project, host)
     answer(diagnosis, folded(_lines(diagnosis, rows)), _style)
     if diagnosis.best and not console.json:
@@ -246,10 +246,10 @@ def _rows(project: Project, host: Host) -> dict[str, TableRow]:
     matrix = published.load(project.matrix)
     selected = select(matrix, [], everything=True, arches=[])
     return {
-        row.target: table.shown(
+        row.target: table.with_images(
             project, msgspec.structs.replace(row, arch=tuple({*row.arch} & {host.arch}))
         )
-        for row in table.rows(matrix, published.shown(matrix, selected))
+        for row in table.rows(matrix, published.shown_targets(matrix, selected))
     }
 
 

@@ -465,7 +465,7 @@ def _row(
         name=name,
         summary=f"the image of {name}",
         like=chosen.form == "like",
-        requirements=declared_files.named(files),
+        requirements=declared_files.listed_files(files),
         extras=tuple(files.extras),
         groups=tuple(files.groups),
         add=tuple(additions.add or ()),

@@ -316,7 +316,9 @@ def _has_passed_on(project: Project, row: TableRow, gpu: str) -> bool:
     """Whether an image of the row passed a tier on `gpu`, "2 H200" for several of them."""
     several = re.fullmatch(r"(\d+) (.+)", gpu)
     number, name = several.groups() if several else ("", gpu)
-    runs = [run for image in table.shown(project, row).images for run in image.runs if run.good]
+    runs = [
+        run for image in table.with_images(project, row).images for run in image.runs if run.good
+    ]
     return any(
         {*name.casefold().split()} <= {*each.casefold().split()}
         and number in ("", str(len(run.gpu)))
@@ -471,7 +473,7 @@ def list_targets(
         read, patterns, everything=selection.everything or not patterns, arches=arches
     )
     matcher = Matcher(filters, project)
-    every = table.ordered(table.rows(read, published.shown(read, selected)))
+    every = table.ordered(table.rows(read, published.shown_targets(read, selected)))
     whole = selection.everything or bool(patterns)
     retired = [] if whole else [row for row in every if row.retired]
     every = [row for row in every if row not in retired]
@@ -484,7 +486,7 @@ def list_targets(
     for row in every:
         state = states.get(row.target)
         if matcher.matches(row, state.condition if state else None):
-            shown = table.shown(project, row)
+            shown = table.with_images(project, row)
             if state:
                 shown = msgspec.structs.replace(shown, state=str(state), reasons=state.reasons)
             rows.append(shown)

@@ -340,13 +340,13 @@ def _pages(selection: Selection) -> None:
 def _page(session: Session, item: Selected) -> Page:
     project, matrix = session.project, session.matrix
     state = status.state(project, matrix, item.name)
-    [row] = table.rows(matrix, published.shown(matrix, [item]))
+    [row] = table.rows(matrix, published.shown_targets(matrix, [item]))
     row = msgspec.structs.replace(row, state=str(state), reasons=state.reasons)
     if state.condition is not Condition.LOCKED:
         return page.page(row, None, None, matrix.registry, writable=project.writable)
     lock = read_lock(project.images, item.name)
     target_digests = read_digests(project.images, lock)
-    return page.page(table.shown(project, row), lock, target_digests, matrix.registry)
+    return page.page(table.with_images(project, row), lock, target_digests, matrix.registry)
 
 
 def guide_of(session: Session, item: Selected) -> Guide:

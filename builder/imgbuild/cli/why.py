@@ -101,7 +101,8 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
     ]
     if several:
         rows = [
-            (reason.target, reason.version, dependencies.in_short(reason)) for reason in reasons
+            (reason.target, reason.version, dependencies.bounds_summary(reason))
+            for reason in reasons
         ]
         answer(reasons, aligned([("target", package_name, "bounds"), *rows]))
         return

@@ -286,13 +286,13 @@ def _relocate(by_path: dict[str, Member], prefix: str) -> None:
         if isinstance(source, bytes):
             values, built_at = sysconfig_data.read(source)
             by_path[name] = _replaced(
-                by_path[name], sysconfig_data.written(values, built_at, prefix)
+                by_path[name], sysconfig_data.encode(values, built_at, prefix)
             )
     for name in filter(_REWRITTEN.fullmatch, sorted(by_path)):
         source = by_path[name].content
         if isinstance(source, bytes):
             text = source.decode("utf-8", "surrogateescape")
-            moved = sysconfig_data.moved(text, built_at, prefix)
+            moved = sysconfig_data.relocated(text, built_at, prefix)
             by_path[name] = _replaced(by_path[name], moved.encode("utf-8", "surrogateescape"))
 
 

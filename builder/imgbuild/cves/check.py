@@ -231,11 +231,11 @@ def _joined(
         summary=next((advisory.summary for advisory in group if advisory.summary), ""),
         note="; ".join(dict.fromkeys(advisory.note for advisory in group if advisory.note)),
         sources=tuple(dict.fromkeys(advisory.source for advisory in group)),
-        accepted=accepting(accepted, ids, today),
+        accepted=accepting_entry(accepted, ids, today),
     )
 
 
-def accepting(
+def accepting_entry(
     accepted: Sequence[AcceptedCve], ids: Collection[str], today: datetime.date
 ) -> AcceptedCve | None:
     """The first unexpired entry of `accepted` for one of `ids`; None if there is none."""

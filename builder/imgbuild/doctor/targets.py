@@ -175,7 +175,7 @@ def comparable(host: Host) -> bool:
     return host.described or bool(host.gpus and host.driver)
 
 
-def only(diagnosis: Diagnosis, targets: Collection[str]) -> Diagnosis:
+def limited_to(diagnosis: Diagnosis, targets: Collection[str]) -> Diagnosis:
     """`diagnosis` with only the results for `targets`; the best target is not changed."""
     selected = tuple(verdict for verdict in diagnosis.verdicts if verdict.target in targets)
     return msgspec.structs.replace(diagnosis, verdicts=selected)

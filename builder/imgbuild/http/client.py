@@ -24,7 +24,7 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from imgbuild.errors import FetchFailed
-from imgbuild.http.credentials import Credentials, Login, bare, host, origin, redact
+from imgbuild.http.credentials import Credentials, Login, host, origin, redact, without_login
 from imgbuild.http.headers import content_range, number, retry_after
 from imgbuild.http.request import Request
 from imgbuild.system.boundary import NONSENSE, reading
@@ -141,7 +141,10 @@ class Http:
             except LookupError:
                 text = body.decode("utf-8", "replace")
             return TextPage(
-                bare(response.url), text, kind.partition(";")[0].strip(), response.status_code
+                without_login(response.url),
+                text,
+                kind.partition(";")[0].strip(),
+                response.status_code,
             )
 
         return self._retrying(url, {"Accept": accept}, _read)
@@ -241,7 +244,7 @@ class Http:
         """
         request = self._authorizer.addressed(request)
         login = self._login(request)
-        first, has_asked = msgspec.structs.replace(request, url=bare(request.url)), False
+        first, has_asked = msgspec.structs.replace(request, url=without_login(request.url)), False
         if self.offline and urlsplit(first.url).scheme != "file":
             message = f"{first.place} is not in the cache, and --offline is set"
             raise FetchFailed(message, hint="run once without --offline")
@@ -426,7 +429,9 @@ class Http:
             message = f"{place} redirects to {shown}, which is not encrypted"
             raise FetchFailed(message)
         retained_login = login if origin(target) == origin(request.url) else None
-        return msgspec.structs.replace(following, url=bare(target)), target_login or retained_login
+        return msgspec.structs.replace(
+            following, url=without_login(target)
+        ), target_login or retained_login
 
 
 def _length(response: Response) -> int:

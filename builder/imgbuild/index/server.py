@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.utils import parse_wheel_filename
 
-from imgbuild.index.catalogue import Amend, Catalogue, OfferedFile, nothing
+from imgbuild.index.catalogue import Amend, Catalogue, OfferedFile, no_additions
 from imgbuild.values import normalize
 
 CONTENT = "application/vnd.pypi.simple.v1+json"
@@ -109,7 +109,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serve(catalogue: Catalogue, amend: Amend = nothing) -> Iterator[str]:
+def serve(catalogue: Catalogue, amend: Amend = no_additions) -> Iterator[str]:
     """Serve `catalogue` on 127.0.0.1, amended; yields the URL of its simple index."""
     parts = {"catalogue": catalogue, "amend": staticmethod(amend)}
     handler = type("Handler", (_Handler,), parts)

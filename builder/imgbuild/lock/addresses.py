@@ -69,7 +69,7 @@ def is_commit(text: str) -> bool:
     return COMMIT.fullmatch(text) is not None
 
 
-def shown(text: str) -> str:
+def without_secrets(text: str) -> str:
     """`text` without credentials, query and fragment."""
     return re.sub(r"[?#].*", "", re.sub(r"://[^/]*@", "://", text))
 

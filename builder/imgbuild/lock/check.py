@@ -143,7 +143,7 @@ def _project(notes: Notes, project: LockedProject) -> None:
         try:
             source = addresses.read(text)
         except ValueError as error:
-            notes.note(here, str(error), value=addresses.shown(text), expected=expected)
+            notes.note(here, str(error), value=addresses.without_secrets(text), expected=expected)
             continue
         if isinstance(source, addresses.GitAddress):
             if not addresses.is_commit(source.rev):

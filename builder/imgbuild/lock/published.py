@@ -174,7 +174,7 @@ def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
     return constraints.merge(constraints.read(CATALOGUE / "images"), recorded)
 
 
-def shown(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
+def shown_targets(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
     """`selected` for a table; of the published packages, only pinned ones are included."""
     return [
         msgspec.structs.replace(item, target=_named(overlay(matrix, item.name), item.target))

@@ -109,7 +109,7 @@ def kind(node: yaml.Node) -> str:
     return str(node.tag).removeprefix(PREFIX)
 
 
-def shown(node: yaml.Node) -> str:
+def shown_value(node: yaml.Node) -> str:
     """The node's value for an error: the text as written, or the type of collection."""
     if isinstance(node, yaml.ScalarNode):
         text = node.value if len(node.value) <= 60 else f"{node.value[:57]}…"
@@ -167,7 +167,7 @@ class _Composer(Composer):
         kept = []
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._note(key.start_mark, "a key must be text", shown(key), "text")
+                self._note(key.start_mark, "a key must be text", shown_value(key), "text")
             elif kind(key) == "merge":
                 self._note(
                     key.start_mark, "merge keys are not supported", "<<", "the keys themselves"
@@ -176,7 +176,9 @@ class _Composer(Composer):
                 continue
             elif kind(key) != "str":
                 message = f"a key must be text, but YAML reads this as {KINDS[kind(key)]}"
-                self._note(key.start_mark, message, shown(key), f'text, in quotes: "{key.value}"')
+                self._note(
+                    key.start_mark, message, shown_value(key), f'text, in quotes: "{key.value}"'
+                )
             elif key.value in seen:
                 message = f"duplicate key {key.value}: first defined on line {seen[key.value]}"
                 self._note(key.start_mark, message, None, "each key once")

@@ -242,7 +242,7 @@ class Merged:
         return stack
 
 
-def shown(text: str) -> str:
+def shown_path(text: str) -> str:
     """A path as valid text: bytes that are not UTF-8 are escaped."""
     return os.fsencode(text).decode("utf-8", "backslashreplace")
 

@@ -55,7 +55,7 @@ def build_all(
                 verify=session.options.verify,
                 only_base=only_base,
             )
-        made.append(delivered(built, folder, place, form, item.name))
+        made.append(deliver(built, folder, place, form, item.name))
     prune.trim(inputs.store)
     return made
 
@@ -85,7 +85,7 @@ def output_path(own: Path, name: str, output: Path | None, *, several: bool, for
     return output / f"{name}{suffix}" if several else output
 
 
-def delivered(built: BuiltImage, folder: Path, place: Path, form: str, name: str) -> BuiltImage:
+def deliver(built: BuiltImage, folder: Path, place: Path, form: str, name: str) -> BuiltImage:
     """`built`, the layout in `folder`, as an archive at `place` if requested; it is reported."""
     if form != "oci":
         archive.write(folder, place, form, name, reporter=console)

@@ -194,7 +194,7 @@ def _located(declared: Declared, folder: Path) -> Declared:
     return msgspec.structs.replace(declared, indexes=located(declared.indexes, folder))
 
 
-def named(files: ReadFiles) -> tuple[str, ...]:
+def listed_files(files: ReadFiles) -> tuple[str, ...]:
     """The files as listed in a row of the matrix, without those included by others.
 
     Files at the root of the project are listed, except for requirements files.

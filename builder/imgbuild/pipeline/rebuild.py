@@ -18,7 +18,7 @@ from imgbuild.attest.bundle import LockBundle
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError, NothingSelected
-from imgbuild.pipeline.build import delivered, output_path
+from imgbuild.pipeline.build import deliver, output_path
 from imgbuild.pipeline.session import Options
 from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
@@ -96,7 +96,7 @@ def build(
             processes=options.jobs,
             verify=options.verify,
         )
-    built = delivered(built, folder, place, form, name)
+    built = deliver(built, folder, place, form, name)
     prune.trim(inputs.store)
     return built
 

@@ -24,7 +24,7 @@ from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.image import PlatformImage
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.layout import ImageFiles, Layout
-from imgbuild.pipeline.build import build_all, delivered, output_path, refuse_one_file
+from imgbuild.pipeline.build import build_all, deliver, output_path, refuse_one_file
 from imgbuild.pipeline.session import Session
 from imgbuild.system import files
 from imgbuild.system.amounts import count, first_of
@@ -62,7 +62,7 @@ def build(
         target = place if form == "oci" else folder
         with console.step(f"adding commit {committed.commit[:12]} of {committed.folder}"):
             result = _with_layer(built, committed, target, name)
-        results.append(delivered(result, target, place, form, name))
+        results.append(deliver(result, target, place, form, name))
     return results
 
 

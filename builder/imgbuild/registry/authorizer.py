@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.http.client import Authorizer, Http, Refused
-from imgbuild.http.credentials import Login, bare, host, origin
+from imgbuild.http.credentials import Login, host, origin, without_login
 from imgbuild.http.request import Request
 from imgbuild.registry import hosts, logins, tokens
 from imgbuild.registry.hosts import Endpoint
@@ -90,7 +90,7 @@ class RegistryAuthorizer(Authorizer):
     def addressed(self, request: Request) -> Request:
         """`request` with its endpoint's URL and scope, anonymous for any other server."""
         if not request.server:
-            endpoint = self._endpoint(bare(request.url))
+            endpoint = self._endpoint(without_login(request.url))
             if endpoint is None:
                 return request
             scopes = request.scopes or _scopes(request.url, endpoint)

@@ -314,7 +314,7 @@ class _Search:
         if pin is not None and (reason := refusal.of_pin(catalogue, package, pin)):
             return [reason]
         if not versions:
-            return [f"{package}: {refusal.nothing(catalogue, package)}"]
+            return [f"{package}: {refusal.of_package(catalogue, package)}"]
         if len(core) == 1:
             return [refusal.of_range(catalogue, package, spec)]
         return []

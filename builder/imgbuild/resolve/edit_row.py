@@ -143,7 +143,7 @@ class RowMove(msgspec.Struct, frozen=True, kw_only=True):
     image: bool = True
 
 
-def moved(path: Path, data: bytes, move: RowMove) -> bytes:
+def apply_move(path: Path, data: bytes, move: RowMove) -> bytes:
     """The matrix `data` of `path` after `move`; nothing is written."""
 
     def _edit(document: Row) -> None:

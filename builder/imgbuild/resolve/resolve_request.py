@@ -325,10 +325,10 @@ def name_of(request: ResolveRequest, matrix: Matrix, cuda: str, versions: Mappin
     ]
     first = named[0]
     version = versions.get(first, "").split("+")[0]
-    return free(f"cu{cuda.replace('.', '')}-{first}{version}", matrix.targets)
+    return unused_name(f"cu{cuda.replace('.', '')}-{first}{version}", matrix.targets)
 
 
-def free(name: str, taken: Mapping[str, object] | Sequence[str]) -> str:
+def unused_name(name: str, taken: Mapping[str, object] | Sequence[str]) -> str:
     """`name`, or `name-2` and so on if it is taken."""
     count, candidate = 1, name
     while candidate in taken:

@@ -230,7 +230,7 @@ def _sides(
         return [], []
     spec, pivot = SpecifierSet(requested.spec), _pivot(requested.spec)
     if clash.package == requested.package:
-        versions = tuple(refusal.in_reach(facts.catalogue, requested.package, pivot))
+        versions = tuple(refusal.versions_within_a_year(facts.catalogue, requested.package, pivot))
     final = {v for v in versions if not v.is_prerelease and not spec.contains(v)}
     older = sorted((v for v in final if v < pivot), reverse=True)
     newer = sorted(v for v in final if v > pivot)

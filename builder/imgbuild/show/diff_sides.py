@@ -46,7 +46,7 @@ def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SI
     return _in_registry(client, parse(text, default_tag="latest"), reporter)
 
 
-def only(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
+def select_arches(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
     """`side` with only the architectures `arches`, or all; NothingSelected if none is left."""
     if not arches:
         return side

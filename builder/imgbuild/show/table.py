@@ -353,7 +353,7 @@ def _summary(runs: Sequence[RecordedRun], digest: Digest) -> str:
     return "; ".join(map(words, runs)) + (f" ({'; '.join(other)})" if other else "") or NO_RECORD
 
 
-def shown(project: Project, row: TableRow) -> TableRow:
+def with_images(project: Project, row: TableRow) -> TableRow:
     """`row` with the images of its digests, if it has one, and their test records."""
     path = image_digests.digests_path(project.images, row.target)
     if not path.exists():
@@ -361,7 +361,7 @@ def shown(project: Project, row: TableRow) -> TableRow:
     target_digests = codec.read(
         path, image_digests.TargetDigests, what="digests", hint=lock_file.damaged(row.target)
     )
-    runs = recording.counting(project, target_digests)
+    runs = recording.counted_runs(project, target_digests)
     table_images = [
         TableImage(
             arch=arch,

@@ -17,7 +17,7 @@ import msgspec
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
 from imgbuild.lock.lock_file import lock_path, read_lock
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.merged import shown
+from imgbuild.oci.merged import shown_path
 from imgbuild.plan.image_digests import read_digests
 from imgbuild.sif import container, enroot, files, squashfs
 from imgbuild.sif.flat import Flat, LayerSource
@@ -88,7 +88,7 @@ def convert(
     for attribute, path in flat.lost.items():
         reporter.warn(
             f"{image.name}: a squashfs cannot store the attribute {attribute!r}, so"
-            f" {shown(path)} and others are written without it"
+            f" {shown_path(path)} and others are written without it"
         )
     for name in files.left_out(image) if options.format == "sif" else ():
         reporter.warn(f"{image.name}: a shell cannot set the variable {name!r}; it is omitted")

@@ -100,9 +100,9 @@ def read_catalogue(
     """The catalogue of a project. InputError for a file that cannot be read."""
     project, matrix = sources.project, sources.matrix
     selected = select(matrix, [], everything=True, arches=[])
-    rows = _newest_first(table.rows(matrix, published.shown(matrix, selected)))
+    rows = _newest_first(table.rows(matrix, published.shown_targets(matrix, selected)))
     targets = [
-        _target(sources, table.shown(project, row), repository, history, reports, reporter)
+        _target(sources, table.with_images(project, row), repository, history, reports, reporter)
         for row in rows
     ]
     debian = tuple(sorted(_debian_lists(targets), key=lambda each: each.page))

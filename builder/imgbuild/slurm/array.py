@@ -199,7 +199,7 @@ def existing_tasks(
         if options is not None and order.options != options:
             continue
         if not order.job:
-            order = msgspec.structs.replace(order, job=commands.named(order.name))
+            order = msgspec.structs.replace(order, job=commands.job_named(order.name))
         for number, task in enumerate(order.tasks):
             if task in requested and task not in latest:
                 latest[task] = ArrayTask(order=order, number=number)

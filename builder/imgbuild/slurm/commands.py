@@ -127,7 +127,7 @@ def _accounted(job: str) -> dict[tuple[str, int], str]:
     return {(number, int(task or 0)): state for number, task, state in rows}
 
 
-def named(name: str) -> str:
+def job_named(name: str) -> str:
     """The ID of the user's queued or running job with that name; "" if there is none.
 
     WorkFailed if Slurm does not respond.

@@ -79,13 +79,13 @@ def diff_ids(image: ImageDigests) -> tuple[Digest, ...]:
     return tuple(layer.diff_id for layer in image.layers)
 
 
-def counting(
+def counted_runs(
     project: Project, target_digests: image_digests.TargetDigests
 ) -> dict[Arch, tuple[RecordedRun, ...]]:
     """The runs that count for a target's images, by architecture; InputError as `read_records`."""
     smoke_records = records.read_records(project.images, target_digests.target)
     return {
-        arch: records.counting(smoke_records, arch, image.config, diff_ids(image))
+        arch: records.counted_runs(smoke_records, arch, image.config, diff_ids(image))
         for arch, image in target_digests.arch.items()
     }
 
@@ -104,7 +104,7 @@ def tested(project: Project, lock: Lock, arches: Iterable[Arch]) -> Tier | None:
         what="list of digests",
         hint=lock_file.damaged(lock.target),
     )
-    runs = counting(project, target_digests)
+    runs = counted_runs(project, target_digests)
     passed = [run.tier for arch in arches for run in runs.get(arch, ()) if run.good]
     return max(passed, key=records.TIERS.index, default=None)
 

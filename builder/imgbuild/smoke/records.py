@@ -217,7 +217,7 @@ def add(
         return codec.write(records_path(images, target), merged, below=images.parent)
 
 
-def counting(
+def counted_runs(
     recorded: SmokeRecords, arch: Arch, config: Digest, diff_ids: tuple[Digest, ...]
 ) -> tuple[RecordedRun, ...]:
     """The runs that count for an image: the latest of each tier on each type of GPU, by tier.

@@ -172,7 +172,9 @@ def _address(
             return _file_address(text, folder)
         return addresses.read(text)
     except ValueError as error:
-        message = f"{declared.place}: {declared.package} @ {addresses.shown(text)}: {error}"
+        message = (
+            f"{declared.place}: {declared.package} @ {addresses.without_secrets(text)}: {error}"
+        )
         raise InputError(message, hint=_FORMS) from None
 
 

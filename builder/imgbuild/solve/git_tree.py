@@ -91,10 +91,10 @@ def read(text: str, label: str, context: Context, *, form: str) -> tuple[GitAddr
     try:
         address = addresses.read(text)
     except ValueError as error:
-        message = f"{label}: {addresses.shown(text)}: {error}"
+        message = f"{label}: {addresses.without_secrets(text)}: {error}"
         raise InputError(message, hint=form) from None
     if not isinstance(address, GitAddress):
-        message = f"{label}: {addresses.shown(text)}: not the URL of a git repository"
+        message = f"{label}: {addresses.without_secrets(text)}: not the URL of a git repository"
         raise InputError(message, hint=form)
     try:
         address = resolved(address, context)

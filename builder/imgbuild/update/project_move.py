@@ -31,7 +31,7 @@ from imgbuild.project_paths import CATALOGUE
 from imgbuild.resolve import engine_torch, first_matrix
 from imgbuild.resolve.choose import LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand, demands
-from imgbuild.resolve.edit_row import RowMove, moved
+from imgbuild.resolve.edit_row import RowMove, apply_move
 from imgbuild.resolve.feasible import IndexPages, obstacles
 from imgbuild.resolve.range_conflicts import changes_for, range_conflicts
 from imgbuild.solve.solve import python_of
@@ -107,7 +107,7 @@ def new_matrix(path: Path, data: bytes, value: Extensions, move: ProjectMove) ->
         keep_old=bool(others),
         image=keeps_image(image, move),
     )
-    text = moved(path, data, edit).decode()
+    text = apply_move(path, data, edit).decode()
     for before, after in _comments(old, new).items():
         text = text.replace(before, after)
     return text.encode()

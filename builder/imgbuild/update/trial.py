@@ -95,7 +95,7 @@ def scratch_project(project: Project, inputs: Inputs) -> Iterator[Project]:
         yield scratch
 
 
-def moved(target: Target, package: str, version: str, as_of: datetime.date) -> Target:
+def with_pin(target: Target, package: str, version: str, as_of: datetime.date) -> Target:
     """`target` with one pin at another version, and its cut-off day."""
     pins = {**target.pins, package: version}
     return msgspec.structs.replace(target, pins=pins, as_of=as_of)

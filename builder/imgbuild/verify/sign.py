@@ -64,7 +64,7 @@ def sign(
 def _circumstances(signer_lock: ExpectedLock) -> BuildDetails:
     """Commit and builder of the lock's checkout; for a lock alone, little more than its digest."""
     if signer_lock.project is None:
-        return provenance.bare(signer_lock.sha256)
+        return provenance.details_of_lock(signer_lock.sha256)
     return provenance.circumstances(signer_lock.project, signer_lock.contents.target)
 
 

@@ -168,7 +168,7 @@ def test_recommended_target_precedes_newer_one_without_restriction() -> None:
     recommended = msgspec.structs.replace(CU124, recommended=True)
     diagnosis = targets.diagnose(MACHINE, [CU130, recommended])
     assert [each.target for each in diagnosis.verdicts] == ["cu124-vllm", "cu130-vllm"]
-    lines = list(verb._lines(targets.only(diagnosis, {"cu130-vllm"}), {}))
+    lines = list(verb._lines(targets.limited_to(diagnosis, {"cu130-vllm"}), {}))
     assert not [line for line in lines if line.startswith("use")]
     floors = msgspec.structs.replace(CU124.floors[Arch.X86_64], driver_full="999.1")
     restricted = msgspec.structs.replace(recommended, floors={Arch.X86_64: floors})
@@ -341,7 +341,7 @@ def test_only_architecture_is_checked_without_gpu() -> None:
         ["unknown: 1 target"], ["", "requires driver 525.60.13 or newer"], ["", "cu124-vllm"],
     ]  # fmt: skip
     assert "checked" in "".join(lines)
-    one = "\n".join(verb._lines(targets.only(diagnosis, ["cu124-vllm"]), {}))
+    one = "\n".join(verb._lines(targets.limited_to(diagnosis, ["cu124-vllm"]), {}))
     assert "cu124-vllm" in one
     assert "cu130-vllm" not in one
     assert lines[-1] == "no target is recommended, because no GPU with a driver was found"

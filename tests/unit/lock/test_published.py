@@ -91,7 +91,9 @@ def test_minimal_row_is_accepted(tmp_path: Path) -> None:
 
 def test_table_shows_pins_of_publisher_and_user(tmp_path: Path) -> None:
     matrix = extended.read(extended.repository(tmp_path))
-    (row,) = published.shown(matrix, select(matrix, [extended.OWN], everything=False, arches=[]))
+    (row,) = published.shown_targets(
+        matrix, select(matrix, [extended.OWN], everything=False, arches=[])
+    )
     assert row.target.pins == {"torch": "2.6.0", "wandb": "0.20.1"}
 
 

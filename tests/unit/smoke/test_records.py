@@ -87,7 +87,7 @@ def test_records_round_trip_in_any_order(
 @given(some.lists(RUNS))
 def test_latest_run_counts_for_each_tier_and_gpu(runs: list[RecordedRun]) -> None:
     smoke_records = records.merge(SmokeRecords(target=TARGET), runs, CONTENTS)
-    counted = records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST])
+    counted = records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST])
     kinds = [(entry.tier, frozenset(entry.gpu)) for entry in counted]
     expected = {
         (entry.tier, frozenset(entry.gpu))
@@ -112,19 +112,19 @@ def test_failure_overrides_pass_until_later_pass() -> None:
     early, late = run("2026-11-21T00:00:00Z"), run("2026-11-23T00:00:00Z")
     failure = run("2026-11-22T00:00:00Z", good=False, through="docker")
     smoke_records = records.merge(SmokeRecords(target=TARGET), [failure, early], CONTENTS)
-    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (failure,)
+    assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (failure,)
     smoke_records = records.merge(smoke_records, [late], {})
-    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (late,)
+    assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (late,)
     assert len(smoke_records.runs) == 3
 
 
 def test_runs_of_other_content_do_not_count() -> None:
     smoke_records = records.merge(SmokeRecords(target=TARGET), [run()], CONTENTS)
-    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (run(),)
-    assert records.counting(smoke_records, Arch.ARM64, FIRST, LAYERS[FIRST]) == ()
-    assert records.counting(smoke_records, Arch.X86_64, SECOND, LAYERS[SECOND]) == ()
-    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[SECOND]) == ()
-    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST][1:]) == ()
+    assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (run(),)
+    assert records.counted_runs(smoke_records, Arch.ARM64, FIRST, LAYERS[FIRST]) == ()
+    assert records.counted_runs(smoke_records, Arch.X86_64, SECOND, LAYERS[SECOND]) == ()
+    assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[SECOND]) == ()
+    assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST][1:]) == ()
 
 
 def test_run_summary_counts_cases() -> None:

@@ -151,7 +151,7 @@ class _ModuleCalls:
             problems = [] if signature is None else list(_arguments(fact, what, signature, version))
             if problems and not _is_overridden(self.package_set, what):
                 yield from problems
-            taken = registries.taken(self.package_set, self.rules, fact, what)
+            taken = registries.registered_name(self.package_set, self.rules, fact, what)
             if taken is not None:
                 text = f"registers {taken!r} with {what.path}, which {version} already registers"
                 yield Relation.REGISTERED, f"{what.path}({taken})", text

@@ -245,12 +245,12 @@ def _optional(package_set: PackageSet, package: str) -> Iterator[Need]:
     numbers = metadata.lines or (0,) * len(metadata.requires)
     for line, number in zip(metadata.requires, numbers, strict=True):
         requirement = valid_requirement(line)
-        extra = of_extra(requirement) if requirement is not None else ""
+        extra = bounded_extra(requirement) if requirement is not None else ""
         if requirement is not None and extra:
             yield Need(package, requirement, line, extra, number)
 
 
-def of_extra(requirement: Requirement) -> str:
+def bounded_extra(requirement: Requirement) -> str:
     """The extra named after the required package, if the requirement has a range; else ""."""
     extra = _EXTRA.search(str(requirement.marker)) if requirement.marker is not None else None
     if extra is None or not requirement.specifier:
