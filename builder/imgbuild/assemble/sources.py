@@ -102,7 +102,7 @@ class LockSources:
         lock, indexes = self._lock, self.indexes
         base = base_of(lock, self._matrix)
         hint = (
-            "Debian's archives remove superseded files: use a permanent archive in matrix.yaml,"
+            "Debian's archives remove superseded files; use a permanent archive in matrix.yaml,"
             " such as a dated snapshot, or run: imgbuild lock {lock.target}"
         )
         requests: dict[Sha256, FileRequest] = {}

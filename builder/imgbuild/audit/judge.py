@@ -286,7 +286,10 @@ def unused(finding: Finding, learned: Iterable[Constraint]) -> Finding:
         if entry.unused
     ):
         return finding
-    message = f"{finding.message} (no version of {evidence.other} fits: this code has never run)"
+    message = (
+        f"{finding.message} (this code has never run, because no version of {evidence.other} is"
+        " compatible)"
+    )
     return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
 
 

@@ -16,7 +16,7 @@ from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.values import Arch
 
 HEAD = ("package", "has", "allowed", "newest", "blocked by")
-UNAUDITED = "allowed: by METADATA and learned constraints; no code was read"
+UNAUDITED = "allowed means by METADATA and learned constraints; no code was read"
 REASONS = 2  # of a package, in the table
 ROWS = 8  # Debian packages and vulnerabilities, in the table
 NONE = "-"
@@ -76,8 +76,8 @@ def _targets(report: OutdatedReport) -> Iterator[str]:
     """The source of Debian updates, why the target is retired, targets with newer versions."""
     if report.base is not None and any(each.security for each in report.base.updates):
         yield (
-            "Debian's updates come with a new lock: in a project, `like: TARGET` instead of"
-            f" `extends`; in a clone of imgbuild: imgbuild update {report.name} --axis base"
+            "to get Debian's updates, lock again: in a project, with `like: TARGET` instead of"
+            f" `extends`; in a clone of imgbuild, with imgbuild update {report.name} --axis base"
         )
     if report.retired:
         yield f"{report.name} is retired: {report.retired}"

@@ -66,7 +66,7 @@ def put(text: str) -> None:
 
 def unwritten(error: OSError) -> WorkFailed:
     """The error for a stdout that is full or closed."""
-    message = f"stdout: the result cannot be written: {error.strerror or error}"
+    message = f"the result cannot be written to stdout: {error.strerror or error}"
     return WorkFailed(message, hint="the command itself completed")
 
 

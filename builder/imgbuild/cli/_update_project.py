@@ -118,8 +118,8 @@ def _update(
     text = project_move.new_matrix(project.matrix, data, value, planned)
     image = value.published[planned.old.name].image
     if image and not project_move.keeps_image(image, planned):
-        console.warn(f"image: {image} does not have the layers of {planned.new.name}: they are"
-                     " built from the lock; set their location under published:")  # fmt: skip
+        console.warn(f"image: {image} does not have the layers of {planned.new.name}, which are"
+                     " built from the lock; set their location under `published:`")  # fmt: skip
     after = _staged(project, text, planned, options)
     targets.lock_all(after, after.select(planned.rows), drop=False)
     rows = tuple(_moved_row.moved_row(name, before, after, planned) for name in planned.rows)

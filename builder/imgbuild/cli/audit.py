@@ -330,7 +330,7 @@ EXPLAIN = "for an explanation of a code: imgbuild explain CODE, such as IMG102"
 WAIVE = "change versions, or accept the finding under `waive:` in matrix.yaml"
 RESOLVE = "change versions; `imgbuild resolve` finds compatible ones"
 INCOMPLETE = (
-    "packages are missing from the file: add them, or, to audit these alone, name them: imgbuild"
+    "add the packages that are missing from the file, or audit only the listed ones with imgbuild"
     " audit NAME==VERSION ..."
 )
 

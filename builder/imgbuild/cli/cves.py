@@ -224,9 +224,9 @@ def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoRetu
     most = max((len(report.unqueried) for report in reports), default=0)  # of one image
     missing = count(most, "package")
     console.warn(
-        f"the result is incomplete: there is no data about {missing}; without this server:"
-        " imgbuild show TARGET --sbom cyclonedx > FILE.cdx.json;"
-        " grype sbom:FILE.cdx.json -o json > FILE; imgbuild cves TARGET --report FILE"
+        f"the result is incomplete, because there is no data about {missing}; to check without this"
+        " server, run: imgbuild show TARGET --sbom cyclonedx > FILE.cdx.json; grype"
+        " sbom:FILE.cdx.json -o json > FILE; imgbuild cves TARGET --report FILE"
     )
     if console.json:  # the answer is on stdout already
         console.warn(error.message)

@@ -234,7 +234,7 @@ def _refuse(
         message = "--check cannot be combined with --online or --output"
         raise InputError(message, hint="omit --online and --output")
     if options.online and output is None:
-        message = "--online requires --output: the file contains host names"
+        message = "--online requires --output, because the file contains host names"
         raise InputError(message, hint="add --output FOLDER")
     is_container = options.form in write.CONTAINERS
     if options.registry is not None and not options.online and not is_container:

@@ -245,7 +245,7 @@ def _variable(text: str) -> tuple[str, str | None]:
         message = f"--env {text}: expected NAME=VALUE or NAME"
         raise InputError(message, hint="write -e NAME=VALUE, or -e NAME to pass your value")
     if not given and name not in os.environ:
-        console.warn(f"--env {name}: the variable is not set here")
+        console.warn(f"--env {name}: the variable is not set in this environment")
     return name, value if given else None
 
 
@@ -265,8 +265,8 @@ def _folder(target: str, commit: str) -> Iterable[Mount]:
     here = Path.cwd()
     if commit:
         console.info(
-            f"the image has commit {commit[:12]} of the project in {target}: the current folder is"
-            f" not mounted (-v .:{target} mounts it)"
+            f"the current folder is not mounted, because the image has commit {commit[:12]} of the"
+            f" project in {target} (-v .:{target} mounts it)"
         )
         return
     if here == Path("/"):

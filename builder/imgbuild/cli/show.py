@@ -75,8 +75,8 @@ def _warn(environment: Environment) -> None:
     if differing:
         again = f"imgbuild lock {environment.target}"
         console.warn(
-            f"{environment.target}: the lock is stale: the matrix has other values for"
-            f" {', '.join(differing)}; to lock it again: {again}"
+            f"{environment.target}: the lock is stale, because the matrix has other values for"
+            f" {', '.join(differing)}; to lock again, run: {again}"
         )
 
 

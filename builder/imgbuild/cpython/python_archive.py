@@ -34,7 +34,9 @@ TEXT_LIMIT = 8 << 20  # bytes of a file that is rewritten
 PROGRAM_LIMIT = 256 << 20  # bytes of the interpreter, about 30 MB if nothing is shared
 PATH_LIMIT = 1024
 HINT = "use an `install_only` archive of python-build-standalone for Linux with glibc"
-OTHER = "correct `version` or `archives` of the base in matrix.yaml: they are of different releases"
+OTHER = (
+    "correct `version` or `archives` of the base in matrix.yaml, which belong to different releases"
+)
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # the first bytes of such files
 _FOR_MUSL = "is a build for musl, but the base uses glibc"
 MACHINES = {Arch.X86_64: 62, Arch.ARM64: 183}  # e_machine of the ELF header

@@ -26,7 +26,7 @@ def merged(path: str) -> str:
 
 
 class DebTree:
-    """Members by path. Two packages with one path must agree, or IntegrityError names them."""
+    """Members by path; IntegrityError names two packages with different members at one path."""
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}

@@ -264,8 +264,8 @@ def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
         name = gpu.name if gpu.name == gpu.capability else f"{gpu.name} ({gpu.capability})"
         if _is_tegra(gpu.capability):
             yield (
-                f"it has no code for {name}: that of servers and desktops ({have}) does not run on"
-                " a Tegra"
+                f"it has no code for {name}, because code for servers and desktops ({have}) does"
+                " not run on a Tegra"
             )
         elif gpu.capability in _computed():
             yield f"it has no code for {name}, only for {have}"

@@ -339,7 +339,10 @@ class Http:
         hint = None
         if status in DENIED:
             where = host(request.url)
-            hint = f"set credentials for {where}: in netrc, keyring, or https://USER:PASSWORD@…"
+            hint = (
+                f"set credentials for {where} in netrc, in keyring, or in the URL as"
+                " https://USER:PASSWORD@…"
+            )
         if status == 407:
             hint = "the proxy requires credentials: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
         return Refused(message, status=status, hint=hint, total=content_range(response.headers)[1])

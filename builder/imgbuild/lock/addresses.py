@@ -160,5 +160,5 @@ def _refuse_secrets(text: str) -> None:
         raise ValueError(message)
     names = [name for name, _ in parse_qsl(parts.query) if SECRET.search(name)]
     if names:
-        message = f"the URL contains a secret ({', '.join(names)}): use a URL without it"
+        message = f"the URL contains a secret ({', '.join(names)}); use a URL without it"
         raise ValueError(message)

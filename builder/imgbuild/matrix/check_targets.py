@@ -201,7 +201,9 @@ def _flashinfer(notes: Notes, path: Path, target: Target) -> None:
         first = flashinfer.FIRST_WITH_NVCC
         if target.cuda and flashinfer.major(target) < first:
             cuda = target.cuda
-            message = f"nothing can be compiled: no index has a wheel with nvcc for CUDA {cuda}"
+            message = (
+                f"nothing can be compiled, because no index has a wheel with nvcc for CUDA {cuda}"
+            )
             expected = f"prebuilt or off; jit requires CUDA {first}.0 or newer"
             notes.note(here, message, value=mode, expected=expected)
         # A kernel cache is compatible: missing kernels are compiled at first use.

@@ -35,7 +35,7 @@ ID_LIMIT = (1 << 32) - 1  # the last one means "no user" to the kernel
 DEVICE_LIMIT = 1 << 20
 LENGTH_DIGITS = 7  # of a PAX record, which is not longer than HEADER_LIMIT
 XATTR = "SCHILY.xattr."
-REMEDY = "the layer is damaged: run `imgbuild cache verify`, then build or pull again"
+REMEDY = "the layer is damaged; run `imgbuild cache verify`, then build or pull again"
 TIME_LIMIT = 1 << 33  # seconds: the range of every file system
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # isal's type stub declares its error class as an instance.

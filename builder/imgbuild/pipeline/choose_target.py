@@ -422,7 +422,7 @@ class Chooser:
     def _suggested(self, obstacle: Obstacle) -> Obstacle:
         """`obstacle` with a similar name of the catalogue, if the index lacks the package."""
         if obstacle.cause == "version" and source_only.is_nightly(obstacle.demand):
-            reason = f"{obstacle.reason}: it is a nightly build; require its wheel by URL"
+            reason = f"{obstacle.reason}, because it is a nightly build; require its wheel by URL"
             return msgspec.structs.replace(obstacle, reason=reason)
         if obstacle.cause != "name":
             return obstacle

@@ -45,7 +45,7 @@ def read(reading: Reading, image: str, place: Place) -> None:
     repository, tag = split(image)
     if repository.startswith("nvcr.io/nvidia/pytorch"):
         reason = (
-            "NVIDIA's tag is a month: its release notes list torch and CUDA; NVIDIA's builds of"
+            "NVIDIA's tag is a month; its release notes list torch and CUDA, and its builds of"
             " torch are not on an index"
         )
         reading.leave_out(place, f"FROM {image}", reason)

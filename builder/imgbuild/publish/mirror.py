@@ -234,7 +234,7 @@ def _refuse_damaged(path: Path, item: Input, store: Store) -> None:
         store.drop_damaged(path)
         message = f"removed {path}, which was damaged: it does not match {item.file} in the lock"
         raise IntegrityError(
-            message, hint="run the command again to fetch the file; check the disk"
+            message, hint="check the disk, and run the command again to download the file"
         )
 
 

@@ -111,8 +111,8 @@ def test_unlocked_target_is_refused(imgbuild: Command, tmp_path: Path, select: s
     refused = imgbuild("init", "ours", "--lock", clone, select, "cu124-vllm")
     assert refused.status == 3
     assert unwrapped(refused.stderr).endswith(
-        "error: cu124-vllm is not locked hint: in a clone of imgbuild: imgbuild lock cu124-vllm;"
-        " then here: imgbuild init --lock CLONE"
+        "error: cu124-vllm is not locked hint: in a clone of imgbuild, run: imgbuild lock"
+        " cu124-vllm; then here: imgbuild init --lock CLONE"
     )
     absent = imgbuild("init", "ours", "--lock", clone, "--extends", "absent")
     assert "no locked target absent" in unwrapped(absent.stderr)
@@ -180,7 +180,7 @@ def test_all_impossible_requirements_are_listed_at_once(
     assert "requirements.txt:6: nosuch: the index has no such package" in message
     assert "requirements.txt:7: old==1.0: no wheel for Python 3.11" in message
     assert "tranzformers: the index has no such package; nearest: transformers" in message
-    assert "requirements.txt:9: nat: only an sdist that needs a compiler exists" in message
+    assert "requirements.txt:9: nat: only an sdist that requires a compiler exists" in message
     assert "--exclude PACKAGE" in message
     assert {path.name for path in Path().iterdir()} == {"requirements.txt"}
 
@@ -391,9 +391,7 @@ def test_only_targets_for_described_machine_are_used(
         (["Name"], 2, "invalid name for an image: Name"),
     ],
 )
-def test_invalid_options_are_refused(
-    imgbuild: Command, options: list[str], status: int, message: str
-) -> None:
+def test_option_errors(imgbuild: Command, options: list[str], status: int, message: str) -> None:
     require("torch\n")
     done = imgbuild("init", *options)
     assert done.status == status

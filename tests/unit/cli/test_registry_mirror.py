@@ -97,4 +97,4 @@ def test_a_build_reports_the_inputs_missing_in_the_mirror(sample, command, regis
 def test_mirror_only_requires_a_mirror(sample, command):
     answer = command("build", TARGET, "--mirror-only")
     assert answer.status == 2
-    assert "--mirror-only needs a mirror" in answer.stderr
+    assert "--mirror-only requires a mirror" in answer.stderr

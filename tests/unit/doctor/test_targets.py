@@ -243,7 +243,7 @@ def test_a_tegra_runs_no_code_for_servers() -> None:
 def test_driver_branch_means_its_newest_release() -> None:
     fits, why = verdict(host(driver="580"), CU130)
     assert fits
-    assert "needs release 580.65.06 or newer of driver branch 580" in why
+    assert "requires release 580.65.06 or newer of driver branch 580" in why
     assert verdict(host(driver="550"), CU124) == (True, "")
     fits, why = verdict(host(driver="575"), CU130)
     assert not fits

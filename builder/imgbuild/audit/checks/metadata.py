@@ -163,7 +163,7 @@ def _unknown_extras(
         finding = _finding(
             package_set,
             package,
-            f"has no extra {extra}: it is ignored",
+            f"has no extra {extra}, so it is ignored",
             remedy=f"its extras: {', '.join(sorted(provided)) or 'none'}",
             subject=f"{package}[{extra}]",
         )
@@ -302,7 +302,7 @@ def _constraint_finding(package_set: PackageSet, constraint: Constraint) -> Find
         package_set,
         constraint.package,
         f"requires {constraint.needs} according to its code, but {have}",
-        remedy="run `imgbuild lock` again: it applies learned constraints",
+        remedy="run `imgbuild lock` again to apply learned constraints",
         subject=constraint.name or constraint.needs,
         other=constraint.other,
         spec=str(constraint.spec),

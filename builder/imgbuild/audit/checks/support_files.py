@@ -143,7 +143,8 @@ def _build_declarations(
             line=1,
             other="torch",
             spec=f"=={Version(built).public}",
-            text=f"was built for torch {built}, but torch is {version}: its operators do not load",
+            text=f"was built for torch {built}, but torch is {version}, so its operators do not"
+            " load",
         )
 
 

@@ -180,7 +180,7 @@ class _Reading:
 
     def _requirement(self, line: _Line) -> None:
         if _PATH.fullmatch(line.text.partition(";")[0].strip()):
-            why = "its package and version are unknown: write NAME @ URL"
+            why = "its package and version are unknown; use NAME @ URL"
             self.unread.append(Unread(what=line.text, why=why, required=True))
             return
         requirement = parse_requirement(line.text)
