@@ -141,6 +141,6 @@ def arch_of(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | None) ->
         if selected not in have and len(have) == 1:
             selected = have[0]
     if selected not in have:
-        message = f"{place} has no {selected}; it has {', '.join(have)}"
+        message = f"{place} has no {selected}, only {', '.join(have)}"
         raise NothingSelected(message, hint="build that architecture, or specify one with --arch")
     return selected

@@ -30,7 +30,8 @@ RequirementsArgument = Annotated[
 ]
 SystemOption = Annotated[list[str] | None, SYSTEM()]
 TargetOption = Annotated[
-    list[str] | None, TARGET("Selects the row to change. Default: the only row.")
+    list[str] | None,
+    TARGET("Only one can be given here: the row to change. Default: the only row."),
 ]
 
 

@@ -98,7 +98,7 @@ def doctor(
         SIF_FILE("Requires --through apptainer. By default, a SIF file is built for the check."),
     ] = None,
     gpus: Annotated[
-        str, GPUS("This many must be visible in the container. Requires --through.")
+        str, GPUS("The check fails if fewer are visible in the container. Requires --through.")
     ] = "0",
     shared: SharedMemory = 0,
     apptainer: Apptainer = None,
@@ -166,7 +166,7 @@ def doctor(
     rows = {} if console.json else _rows(project, host)
     answer(diagnosis, folded(_lines(diagnosis, rows)), _style)
     if diagnosis.best and not console.json:
-        console.info(f"to show their versions: imgbuild list{another.filters() or ' --fits'}")
+        console.info(f"to show their versions, run: imgbuild list{another.filters() or ' --fits'}")
     if patterns:
         _require_fits(diagnosis)
 
@@ -255,7 +255,7 @@ def _rows(project: Project, host: Host) -> dict[str, TableRow]:
 
 def _style(line: str) -> list[tuple[str, str]]:
     """Results in colours: green if a target fits, red if it does not."""
-    for word, style in (("fits:", "green"), ("does not fit:", "red"), ("use:", "bold green")):
+    for word, style in (("fits:", "green"), ("not compatible:", "red"), ("use:", "bold green")):
         if line.startswith(word):
             return [(word, style), (line.removeprefix(word), "")]
     return [(line, "")]

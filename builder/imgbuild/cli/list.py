@@ -429,7 +429,7 @@ def list_targets(
     column "tested" shows the GPUs and the month of the highest tier of smoke tests that passed,
     such as "2 H200 2026-11", or only the tier if it needs no GPU. It shows "failed" if the latest
     run of a tier failed, "-" if the image has no test record, and "not locked" (or "plan" on a
-    narrow terminal) if the target has no image. Test records of arm64 are included with --arch
+    narrow terminal) if the target has no image. Test records for arm64 are included with --arch
     arm64, or with --gpu and a GPU of an arm64 machine. Test runs of images with the same
     configuration are included; --wide shows their digests. A narrow terminal shows no months, and a
     wide one shows more columns: the oldest driver, the download size and other packages. A target

@@ -28,7 +28,8 @@ def remove(
     ] = None,
     system: Annotated[list[str] | None, SYSTEM()] = None,
     target: Annotated[
-        list[str] | None, TARGET("Selects the row to change. Default: the only row.")
+        list[str] | None,
+        TARGET("Only one can be given here: the row to change. Default: the only row."),
     ] = None,
     matrix: MatrixFile = None,
 ) -> None:

@@ -43,7 +43,7 @@ class ContainerFlags(Group, frozen=True, kw_only=True):
 
     gpus: Annotated[
         str | None,
-        GPUS("Counts the GPUs of one node. Default: all GPUs of the machine, or 1 in Kubernetes."),
+        GPUS("Applies to each node. Default: all GPUs of the machine, or 1 in Kubernetes."),
     ] = None
     gpu: Annotated[
         str | None,

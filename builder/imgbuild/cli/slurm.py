@@ -198,7 +198,7 @@ def slurm(
     job: Job = ScriptKind.SINGLE,
     gpus: Annotated[
         str | None,
-        GPUS("Counts the GPUs of one node; 'all' is not accepted. Default: none, with a warning."),
+        GPUS("Applies to each node; 'all' is not accepted. Default: none, with a warning."),
     ] = None,
     sif: Annotated[
         Path | None,

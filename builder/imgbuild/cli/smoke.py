@@ -413,7 +413,7 @@ def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierN
 def _model(folder: Path | None) -> Path | None:
     """The model's folder, absolute; InputError if it has no model."""
     if folder is not None and not (folder / "config.json").is_file():
-        message = f"--model {folder}: it has no config.json"
+        message = f"--model {folder}: config.json is missing"
         raise InputError(message, hint="specify a folder that from_pretrained can read")
     return folder.resolve() if folder else None
 

@@ -58,8 +58,8 @@ def overridden(text: str, caller: str, code: str) -> Reason | None:
             cause=f"{owner}.{method} of the installed {package} or of its extension does not accept"
             f" the argument {name}, which the program or package that calls it through {package}"
             " passes: that one was written for another version",
-            cure=f"install the {package} that the calling package (the trainer) requires, or the"
-            f" release of it for the installed {package} (imgbuild resolve names both)",
+            cure=f"install the {package} that the calling package (the trainer) requires, or its"
+            f" release for the installed {package} (imgbuild resolve names both)",
         )
     return Reason(
         code="IMG904",
@@ -203,8 +203,8 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
         return Reason(
             code="IMG905",
             cause=f"{package} reads {owner}.{name}, which neither its own class nor the Trainer of"
-            f" the installed transformers defines: these releases of {package} and transformers do"
-            " not fit, or the attribute is set by an option only",
+            f" the installed transformers defines: these releases of {package} and"
+            " transformers are incompatible, or only an option sets the attribute",
             cure=f"{pin or f'install the transformers that {package} requires'}, or another release"
             f" of {package} (imgbuild resolve {package} transformers)",
         )
@@ -215,7 +215,7 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
             f" {owner} is a subclass that was written for another {package}, or this release has"
             " a fault",
             cure=f"use another release of {package} (its issues may name this attribute); if"
-            f" {owner} is of your project, adapt it to the installed {package}",
+            f" {owner} belongs to your project, adapt it to the installed {package}",
         )
     return Reason(
         code="IMG905",

@@ -207,7 +207,7 @@ def image_configuration(
     """
     kind, name = manifest.config.media_type, manifest.config.digest
     if kind not in CONFIGS:
-        message = f"{descriptor.digest} is not an image: its configuration is of {kind}"
+        message = f"{descriptor.digest} is not an image: its configuration has the type {kind}"
         hint = "pass the image, or select one of its manifests with --arch"
         raise InputError(message, hint=hint)
     for number, layer in enumerate(manifest.layers, start=1):

@@ -147,7 +147,7 @@ class Merged:
             return node
         kind = KINDS.get(entry.type)
         if kind is None:
-            message = f"{entry.path!r} is of the unknown type {entry.type!r}"
+            message = f"{entry.path!r} has the unknown type {entry.type!r}"
             raise IntegrityError(message, hint="the layer is not for Linux")
         return Node(kind, self._layers, entry, self._member)
 

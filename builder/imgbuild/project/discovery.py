@@ -196,7 +196,7 @@ def _files(reading: Reading, folder: str, levels: int) -> Iterable[str]:
 
 
 def read_dockerfile(reading: Reading, name: str) -> None:
-    """Read a Dockerfile after all other files: adds Debian packages, bounds, its base's versions.
+    """Read a Dockerfile after all other files; adds Debian packages, bounds and base versions.
 
     If no other file declares requirements, the packages that it installs are requirements.
     """

@@ -149,7 +149,7 @@ def put(
         reported = descriptor.digest if descriptor is not None else "nothing"
     if reported == "nothing" or (reported.startswith("sha256:") and reported != digest):
         message = f"{repository.host} stored {reported} for {named}, which was uploaded as {digest}"
-        hint = "do not use this tag: push the image again, or contact the registry's administrator"
+        hint = "do not use this tag; push the image again, or contact the registry's administrator"
         raise IntegrityError(message, hint=hint)
     return digest, bool(subject)
 

@@ -134,7 +134,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _count_steps(self, amount: int) -> None:
         self._spent += amount
         if self._spent > LIMIT:
-            message = f"it repeats too much, or writes more than {LIMIT >> 20} MB"
+            message = f"it repeats too often, or writes more than {LIMIT >> 20} MB"
             raise jinja2.TemplateRuntimeError(message)
 
     def _counted(self, value: Any) -> Any:

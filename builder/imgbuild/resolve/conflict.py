@@ -174,7 +174,7 @@ def learned_words(entry: Constraint, version: str) -> str:
 def window_words(entry: Constraint) -> str:
     """A version window that a package declares but only warns about, as a sentence."""
     return (
-        f"{entry.package} {entry.read_in} is made for {entry.needs} according to its code"
+        f"{entry.package} {entry.read_in} is written for {entry.needs}, according to its code"
         f" ({entry.file}:{entry.line})"
     )
 

@@ -52,7 +52,7 @@ def select_arches(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
         return side
     kept = {arch: content for arch, content in side.arch.items() if arch in arches}
     if not kept:
-        message = f"{side.name} has no {' or '.join(arches)}; it has {', '.join(side.arch)}"
+        message = f"{side.name} has no {' or '.join(arches)}, only {', '.join(side.arch)}"
         raise NothingSelected(message, hint="specify another architecture, or omit --arch")
     return msgspec.structs.replace(side, arch=kept)
 

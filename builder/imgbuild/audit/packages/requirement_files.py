@@ -191,7 +191,7 @@ class _Reading:
         if requirement.url is not None:
             pin = _url_pin(requirement)
             if pin is None:
-                why = "the URL is not that of a wheel or sdist, so the version is unknown"
+                why = "the URL does not name a wheel or an sdist, so the version is unknown"
                 unread = Unread(what=str(requirement), why=why, required=True)
                 self.unread.append(unread)
                 return
