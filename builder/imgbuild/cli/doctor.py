@@ -255,7 +255,7 @@ def _rows(project: Project, host: Host) -> dict[str, TableRow]:
 
 def _style(line: str) -> list[tuple[str, str]]:
     """Results in colours: green if a target fits, red if it does not."""
-    for word, style in (("fits:", "green"), ("not compatible:", "red"), ("use:", "bold green")):
+    for word, style in (("fits:", "green"), ("does not fit:", "red"), ("use:", "bold green")):
         if line.startswith(word):
             return [(word, style), (line.removeprefix(word), "")]
     return [(line, "")]
