@@ -277,7 +277,7 @@ def test_damaged_cached_file_is_downloaded_again(store: Store, http: Http, site:
 def test_wrong_size_in_lock_error_names_file(store: Store, http: Http, site: Site) -> None:
     fetch(store, http, want(site.url("x.whl")))
     wrong = LockedFile(file="x.whl", size=1, sha256=sha256(DATA))
-    with pytest.raises(IntegrityError, match="1 bytes in the lock"):
+    with pytest.raises(IntegrityError, match="the lock has 1 bytes"):
         fetch_all([FileRequest(wrong, list)], Context(store, http), title="test")
 
 

@@ -121,7 +121,7 @@ def test_damaged_image_does_not_hide_others(place):
 
     assert "404" in _other()
     registry.blobs[config] = blob[:-1] + b" "
-    assert f"expected {len(blob)} bytes, {config[1]}" in _other()
+    assert f"expected {len(blob)} bytes with the digest {config[1]}" in _other()
     registry.blobs[config] = blob
     registry.manifests[NAME, digest] = (data[:-1], kind)
     assert f"for {NAME}@{digest}" in _other()

@@ -95,7 +95,7 @@ def test_array_option_is_refused(command):
 
 def test_array_without_job_number_is_found_by_name(tmp_path, monkeypatch):
     order(tmp_path, "1", ONE, job="")
-    monkeypatch.setattr(commands, "named", {"1": "42"}.__getitem__)
+    monkeypatch.setattr(commands, "job_named", {"1": "42"}.__getitem__)
     [task] = array.existing_tasks(tmp_path, "build", COMMAND, [ONE])
     assert task.order.job == "42"
 
