@@ -63,7 +63,7 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--target", default="cu124-vllm", help="the target to build (default: %(default)s)")
     add("--runs", type=int, default=5, help="runs of each imgbuild case (default: %(default)s)")
-    add("--docker-runs", type=int, default=3, help="runs of each docker case; 0 leaves Docker out")
+    add("--docker-runs", type=int, default=3, help="runs of each docker case; 0 omits Docker")
     add("--case", action="append", choices=[*CASES], help="only this case; repeatable")
     add("--trl", default="0.18.1", help="the version that trl's pin is changed to")
     add("--small", default="tqdm==4.67.0", help="the other changed pin, NAME==VERSION")

@@ -133,7 +133,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str | None:
-    return None if needs.long() else f"long tests are left out; {LONG} runs them"
+    return None if needs.long() else f"long tests are omitted; {LONG} runs them"
 
 
 @pytest.hookimpl(optionalhook=True)

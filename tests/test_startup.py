@@ -94,7 +94,7 @@ def test_full_or_closed_stdout_is_an_error(sample: Sample, words: str, redirecte
     assert done.returncode == (2 if "--nosuch" in words else 1)
     assert "Traceback" not in done.stderr
     if "2>" not in redirected and "--nosuch" not in words:
-        assert "error: stdout: the result cannot be written: " in done.stderr
+        assert "error: the result cannot be written to stdout: " in done.stderr
 
 
 def test_only_listed_imports_are_inside_functions() -> None:

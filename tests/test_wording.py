@@ -121,7 +121,7 @@ def test_idioms_are_detected(text: str):
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("codespell_lib"), reason="codespell is missing")
-def test_spelling():
+def test_spelling_is_correct():
     done = subprocess.run(
         [sys.executable, "-m", "codespell_lib"],
         cwd=ROOT, capture_output=True, text=True, check=False,

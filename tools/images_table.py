@@ -39,11 +39,11 @@ def all_rows(root: Path) -> list[TableRow]:
     project = find(root)
     matrix = published.load(project.matrix)
     rows = table.rows(
-        matrix, published.shown(matrix, select(matrix, [], everything=True, arches=[]))
+        matrix, published.shown_targets(matrix, select(matrix, [], everything=True, arches=[]))
     )
     states = {row.target: status.state(project, matrix, row.target) for row in rows}
     return [
-        table.shown(
+        table.with_images(
             project,
             msgspec.structs.replace(
                 row, state=str(states[row.target]), reasons=states[row.target].reasons

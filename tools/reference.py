@@ -83,16 +83,16 @@ classes. A folder imports only from lower levels ([architecture](../../ARCHITECT
 
 
 MATRIX = """\
-The one reviewed file of versions. Editors complete it by its JSON Schema,
-[matrix.schema.json](../../matrix.schema.json); `imgbuild list` reads it and reports every problem
-with its place. The reason for each choice is beside it in
+The reviewed file of versions. Editors can complete it with its JSON Schema,
+[matrix.schema.json](../../matrix.schema.json). `imgbuild list` reads it and reports all problems
+with file, line and key. The reasons for all choices are in
 [matrix.yaml](../../matrix.yaml) itself."""
 EXTENSION = """\
-The `matrix.yaml` of a repository that extends published targets ([how](../extend.md)).
-Editors complete it by its JSON Schema, which `imgbuild init` writes beside it."""
+The `matrix.yaml` of a repository that extends published targets ([how to](../extend.md)).
+Editors can complete it with its JSON Schema, which `imgbuild init` writes next to it."""
 CI = """\
-Settings of `imgbuild ci` about images and machines ([how](../ci.md)). It is
-beside `matrix.yaml`; defaults are in
+The settings of `imgbuild ci` for images and machines ([how to](../ci.md)). The file is next to
+`matrix.yaml`; the defaults are in
 [data/ci.yaml](../../builder/imgbuild/data/ci.yaml)."""
 
 
@@ -119,16 +119,16 @@ def cli() -> str:
 
 
 COMMON = """\
-Every command has `--json` (the result as data on stdout, nothing else there), `--quiet` (warnings
-and errors alone), `--verbose` and `--help`; they are left out below. Exit statuses are those of
-the [errors](errors.md); `imgbuild run` ends with the command's own.
+Every command accepts `--json` (print only the result, as JSON, to stdout), `--quiet` (print only
+warnings and errors), `--verbose` and `--help`, which are not listed below. Exit statuses are those
+of the [errors](errors.md), except that `imgbuild run` exits with the status of its command.
 
-`--output` says where the result goes, and is checked before the work begins. Without it, images and
-wheels go to a folder that the command names (`build/TARGET`, `wheels`), and texts to stdout. One
-text belongs beside its lock: `render` writes Dockerfiles to `images/TARGET`.
+`--output` is the path of the result, and is checked before the work begins. By default, images and
+wheels are written to a folder that the command names (`build/TARGET`, `wheels`), Dockerfiles of
+`render` next to their locks in `images/TARGET`, and other texts to stdout.
 
-The examples are not run: most need an image, a registry or hours. `tests/unit/cli/test_verbs.py`
-parses each of them.
+The examples are not run, because most need an image, a registry or hours.
+`tests/unit/cli/test_verbs.py` parses each of them.
 """
 EXAMPLE = "<!-- not run: read by the command line itself in tests/unit/cli/test_verbs.py -->"
 SHARED = {"--json", "--quiet", "--verbose", "--help"}
@@ -245,7 +245,7 @@ def key_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[s
         )
         for key, node in part["properties"].items()
     ]
-    return table(("key", "value", "if left out", "says"), rows)
+    return table(("key", "value", "if omitted", "says"), rows)
 
 
 def kind(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:

@@ -282,7 +282,7 @@ def main() -> None:
         release, wrong = disagreements(missing, python)
         checked.append(release)
         for module, name in sorted(wrong):
-            print(f"left out, because Python {release} disagrees: {module or 'module'} {name}")
+            print(f"omitted, because Python {release} disagrees: {module or 'module'} {name}")
             del missing[module][name]
     OUTPUT.write_text(document(missing, checked), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""`python -m imgbuild` is `imgbuild`."""
+"""Runs the command line for `python -m imgbuild`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""JSON: values to canonical JSON and back, files read and written, errors with key and line.
+"""Converts values to canonical JSON and back; reads and writes files; errors name key and line.
 
 Canonical means: UTF-8, keys in the order of the struct's fields (mappings sorted), an indentation
 of two spaces, and any list or mapping that holds only scalars on one line, so that a diff of a

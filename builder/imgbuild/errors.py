@@ -42,7 +42,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signal(Exception):
-    """Not a failure: tells callers to stop or to try again; never shown to users."""
+    """Tells callers to stop or to try again; not a failure, and never shown to users."""
 
 
 class ImgbuildError(Exception):

@@ -99,7 +99,7 @@ def _folder(root: Path) -> Path:
     """`.imgbuild` in `root`, or `root` without one; InputError if it is a link to another place."""
     inner = root / FOLDER
     if inner.is_symlink():
-        message = f"{inner} is a symbolic link: locks and outputs would be written elsewhere"
+        message = f"{inner} is a symbolic link, so locks and outputs would be written elsewhere"
         raise InputError(message, hint="replace it with a folder")
     return inner if inner.is_dir() else root
 
@@ -129,5 +129,5 @@ def find(named: Path | None) -> Project:
             return Project(matrix=path)
         if os.path.lexists(path):
             message = f"{path} is not a file, or a link to a missing one"
-            raise InputError(message, hint="remove it, or name another file with --matrix")
+            raise InputError(message, hint="remove it, or specify another file with --matrix")
     return catalogue()

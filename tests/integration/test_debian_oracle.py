@@ -181,7 +181,7 @@ def roots(base: DebianBase, ours: Path) -> Roots:
 
 
 def facts(folder: Path, user: str = "") -> dict[str, Facts]:
-    """All paths of a root; lines of `user`, which belongs to no package, are left out."""
+    """All paths of a root; lines of `user`, which belongs to no package, are omitted."""
     rows = {}
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -312,7 +312,7 @@ int main() { std::vector<int> v(3); printf("%zu", v.size()); }
 
 
 @whole
-def test_compilers_run(base: DebianBase, ours: Path) -> None:
+def test_compilers_of_the_image_work(base: DebianBase, ours: Path) -> None:
     script = f"""
 set -e
 cd /tmp
@@ -330,7 +330,7 @@ python3 -c 'import ctypes; print(ctypes.CDLL("/tmp/libc_.so").f())'
 
 
 @whole
-def test_programs_run(ours: Path) -> None:
+def test_installed_programs_run(ours: Path) -> None:
     for command in (
         "git --version",
         "curl --version",

@@ -234,7 +234,7 @@ def test_changed_file_makes_lock_stale(user: Project, tmp_path: Path) -> None:
     (copy / "train.sh").write_text("#!/bin/sh\necho other\n")
     for verb in (("lock", "--check", OWN), ("build", OWN)):
         result = other.run(*verb, status=5).stderr
-        assert "train.sh has changed: sha256" in result
+        assert "train.sh has changed: its sha256 is" in result
         assert f"imgbuild lock {OWN}" in result
     (copy / "train.sh").unlink()
     assert "train.sh: No such file" in other.run("build", OWN, status=5).stderr
@@ -261,9 +261,12 @@ def test_package_requiring_other_torch_is_refused(
     result = project.run("lock", OWN, status=8).stderr
     assert "newer cannot be added to small" in result
     assert "small has torch 2.6.0" in result
-    assert "you asked for newer==3.0" in result
+    assert "you require newer==3.0" in result
     assert "newer 3.0 requires torch>=2.7 (its METADATA)" in result
-    assert "suggestion: newer 2.9, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code" in result
+    assert (
+        "suggestion: newer 2.9, with torch 2.6.0 for CUDA 12.4 (according to METADATA; its code"
+        in result
+    )
     assert "small cannot change" in result
     assert not (project.folder / ".imgbuild/images" / OWN).exists()
 

@@ -220,7 +220,7 @@ def requested_paths(site: Site) -> set[str]:
     return {unquote(path) for _, path, _ in site.requests}
 
 
-def test_arm64_torch_from_pytorch_index(project: Project, net: Net) -> None:
+def test_arm64_torch_is_locked_from_pytorch_index(project: Project, net: Net) -> None:
     project.run("lock", "arm")
     locked_wheels = wheels(project, "arm", "arm64")
     torch = locked_wheels["torch"]
@@ -238,7 +238,7 @@ def test_arm64_torch_from_pytorch_index(project: Project, net: Net) -> None:
     project.run("lock", "--check", "arm")
 
 
-def test_flashinfer_wheel_for_specific_torch(project: Project, net: Net) -> None:
+def test_flashinfer_wheel_for_torch_is_locked(project: Project, net: Net) -> None:
     project.run("lock", "ready")
     wheel = wheels(project, "ready")["flashinfer-python"]
     assert (wheel["version"], wheel["index"]) == ("0.2.5+cu124torch2.6", "flashinfer")
@@ -252,7 +252,7 @@ def test_flashinfer_wheel_for_specific_torch(project: Project, net: Net) -> None
     project.run("build", "ready")
 
 
-def test_compiled_kernel_cache_package(project: Project) -> None:
+def test_compiled_kernel_cache_package_is_locked(project: Project) -> None:
     project.run("lock", "cached")
     locked_wheels = wheels(project, "cached")
     cache = locked_wheels["flashinfer-jit-cache"]
@@ -260,7 +260,7 @@ def test_compiled_kernel_cache_package(project: Project) -> None:
     assert locked_wheels["flashinfer-python"]["index"] == "pypi"
 
 
-def test_kernel_cache_package_for_each_gpu_generation(project: Project) -> None:
+def test_kernel_cache_package_of_each_gpu_generation_is_locked(project: Project) -> None:
     project.run("lock", "parted")
     locked_wheels = wheels(project, "parted")
     assert {
@@ -277,7 +277,7 @@ def test_kernel_cache_package_for_each_gpu_generation(project: Project) -> None:
     assert locked_wheels["flashinfer-jit-cache-sm90a"]["version"] == "0.7.2+cu130"
 
 
-def test_user_provided_wheel(project: Project) -> None:
+def test_user_provided_wheel_is_locked(project: Project) -> None:
     done = project.run("lock", "own", status=8)
     assert "own needs a wheel of flash-attn in wheels/" in " ".join(done.stderr.split())
     (project.folder / "wheels").mkdir()
@@ -307,7 +307,7 @@ def test_all_targets_without_default_index_are_reported(project: Project) -> Non
         ("ready", "the index flashinfer for flashinfer-python"),
         ("own", "a wheel of flash-attn in wheels/"),
     ):
-        assert f"{target} is skipped: it needs {need}" in messages
+        assert f"skipping {target}, which needs {need}" in messages
     rows = json.loads(project.run("list", "--json").stdout)
     states = {row["target"]: row["state"] for row in rows}
     assert states["near"] == "locked"

@@ -172,14 +172,14 @@ def test_partially_unpacked_layers_on_full_disk_are_removed(project, tmp_path):
     done = mounted(project, disk, full(disk), *command, cache=disk / "cache")
     assert done.returncode == 1
     assert f"error: no space left for {disk}/cache" in done.stderr
-    assert "hint: free some space: imgbuild cache prune" in done.stderr
+    assert "hint: free some space with `imgbuild cache prune" in done.stderr
     names = {path.removeprefix(f"{disk}/") for path in done.stdout.splitlines()}
     notice = {name for name in names if name.startswith("cache/facts")}  # of the day's messages
     left = {"matrix.yaml", "cache", *(f"cache/{name}" for name in EMPTY_CACHE)}
     assert names - notice == left
 
 
-def test_full_disk_while_adding_unpacked_layer(project, tmp_path):
+def test_full_disk_while_adding_unpacked_layer_is_reported(project, tmp_path):
     disk = tmp_path / "disk"
     done = in_disk(
         disk, full(disk), [sys.executable, "-c", ADD], project.folder, project.environment()

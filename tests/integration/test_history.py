@@ -38,7 +38,7 @@ def test_folder_outside_repository_is_reported(project: Project) -> None:
     with pytest.raises(InputError, match="is not in a git repository") as caught:
         revisions.locked_at(project, TARGET, "main")
     assert str(project.root) in caught.value.message
-    assert caught.value.hint == "this needs a checkout with its history"
+    assert caught.value.hint == "use a checkout with its history"
 
 
 def test_locks_of_revisions_are_read(project: Project) -> None:
@@ -97,7 +97,7 @@ def test_target_history_has_each_digest_once(project: Project) -> None:
     git(project.root, "commit", "--quiet", "--message", "removed")
     removed, *earlier = revisions.history(project, TARGET)
     assert (removed.digest, earlier) == (None, [newest, oldest])
-    with pytest.raises(InputError, match="has digests of absent"):
+    with pytest.raises(InputError, match="contains digests of absent"):
         revisions.history(project, "absent")
 
 

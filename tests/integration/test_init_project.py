@@ -83,7 +83,7 @@ def test_newer_addition_moves_cut_off(tmp_path: Path) -> None:
     assert row(tmp_path)["as_of"].isoformat() == "2025-07-03"
 
 
-def test_project_from_git_revision(tmp_path: Path) -> None:
+def test_project_is_read_from_git_revision(tmp_path: Path) -> None:
     repository, here = tmp_path / "repository", tmp_path / "here"
     (repository / "train").mkdir(parents=True)
     here.mkdir()

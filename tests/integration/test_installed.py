@@ -271,9 +271,12 @@ def test_copied_layout_is_tested_without_project(user: User, published: Project)
     shutil.copy(lock, copied.folder / "layout")
     copied.run(*smoke, "--case", "versions")
     for words, message in (
-        (("--lock", "lock.json"), "--lock is for one image; given: none"),
-        (("a", "b", "--lock", "lock.json"), "--lock is for one image; given: a, b"),
-        (("layout", "--lock", "lock.json", "--record"), "--record needs the project of the image"),
+        (("--lock", "lock.json"), "--lock requires exactly one image, not none"),
+        (("a", "b", "--lock", "lock.json"), "--lock requires exactly one image, not a, b"),
+        (
+            (("layout"), "--lock", "lock.json", "--record"),
+            "--record requires the project of the image",
+        ),
     ):
         refused = copied.run("smoke", *words, "--json", status=2)
         assert message in json.loads(refused.stdout)["message"]

@@ -76,7 +76,7 @@ def test_check_passes_until_pin_changes(project, base, site):
     assert project.run("lock", TARGET, "--check").stdout.strip() == f"{TARGET} {digest}"
     project.write(base, thewheel="2.0")
     done = project.run("lock", TARGET, "--check", status=5)
-    assert "thewheel 1.0 is locked, thewheel==2.0 is required" in " ".join(done.stderr.split())
+    assert "thewheel 1.0 is locked, but thewheel==2.0 is required" in " ".join(done.stderr.split())
     assert f"imgbuild lock {TARGET}" in " ".join(done.stderr.split())
     project.run("build", TARGET, status=5)
     assert project.files() == before
@@ -153,7 +153,7 @@ def test_diff_reports_changes_and_sizes(project, base):
     assert "no-such-branch is not a revision" in " ".join(done.stderr.split())
 
 
-def test_diff_of_new_target(project):
+def test_diff_lists_new_target(project):
     git(project, "init", "--quiet")
     git(project, "commit", "--quiet", "--allow-empty", "--message", "nothing")
     (comparison,) = json.loads(project.run("lock", TARGET, "--diff", "HEAD", "--json").stdout)
@@ -235,7 +235,7 @@ def test_interrupted_lock_keeps_old_one_and_resumes(site, project, base, tmp_pat
     assert "Traceback" not in output
     if number == signal.SIGINT:
         assert status == 130, output
-        assert "run it again to go on" in " ".join(output.split())
+        assert "run the same command again to continue" in " ".join(output.split())
     else:
         assert status in (-number, 128 + number)
     assert project.files() == before

@@ -89,7 +89,7 @@ def hashed_folder(bundle: Path) -> Path:
 
 
 @pytest.mark.parametrize("variable", BUNDLES)
-def test_page_and_file_with_custom_certificate_bundle(
+def test_custom_certificate_bundle_is_used_for_pages_and_files(
     variable: str, bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The credentials are in the index's URL; the file's URL has none, as in real pages."""
@@ -103,7 +103,7 @@ def test_page_and_file_with_custom_certificate_bundle(
     assert download(tmp_path, http, site.url("files/trl.whl")) == WHEEL
 
 
-def test_certificate_bundles_of_two_variables(
+def test_certificate_bundles_of_two_variables_are_combined(
     bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
@@ -157,7 +157,7 @@ def test_redirect_from_https_to_http_is_refused(
 # -- a proxy
 
 
-def test_proxy_with_password(
+def test_proxy_with_password_is_used(
     bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The index's host name is reachable only through the proxy."""

@@ -111,7 +111,9 @@ def private(stack, tmp_path):
     return site, path
 
 
-def test_private_index_with_tls_and_password(private, default, tmp_path, monkeypatch, capfd):
+def test_private_index_with_tls_and_password_is_used(
+    private, default, tmp_path, monkeypatch, capfd
+):
     site, authority = private
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)

@@ -247,7 +247,7 @@ def test_excluded_package_is_reported_with_requiring_packages(
     assert [item["code"] for item in code["findings"]] == ["IMG101"]
     warnings = [item["message"] for item in report["findings"] if item["severity"] == "warning"]
     assert any(
-        "requires another" in message and "left out: it compiles for an hour" in message
+        "requires another" in message and "excluded: it compiles for an hour" in message
         for message in warnings
     )
 
@@ -297,12 +297,18 @@ def test_python_outside_requires_python_is_refused(
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ("requirements: [requirements.txt]", "a row has exactly one of `extends` and `like`"),
-        (f"extends: {TARGET}\nlike: {TARGET}", "a row has exactly one of `extends` and `like`"),
+        ("requirements: [requirements.txt]", "a row must have exactly one of `extends` and `like`"),
+        (
+            f"extends: {TARGET}\nlike: {TARGET}",
+            "a row must have exactly one of `extends` and `like`",
+        ),
         (f"extends: {TARGET}\nrequirements: [../other.txt]", "the file is outside the repository"),
         (f"extends: {TARGET}\nadd: [not a requirement]", "not a valid PEP 508 requirement"),
         (f"extends: {TARGET}\nextras: [fast]", "applies to the files listed in `requirements`"),
-        (f'extends: {TARGET}\ncuda: "12.6"', "the published target has a CUDA release already"),
+        (
+            f'extends: {TARGET}\ncuda: "12.6"',
+            "the CUDA release is already set by the published target",
+        ),
     ],
 )
 def test_row_keys_are_validated_together(

@@ -65,7 +65,7 @@ def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
     return ask
 
 
-def test_cuda_12_4_on_arm64(refuse: Refuse) -> None:
+def test_cuda_12_4_on_arm64_is_refused(refuse: Refuse) -> None:
     refusal = refuse("torch==2.6.0", "tensordict==0.6.2", arch=Arch.ARM64, cuda="12.4")
     torch, any_torch, tensordict = refusal.reasons
     assert torch == "torch 2.6.0 (a CPU build: requires no CUDA library) on aarch64"
@@ -80,7 +80,7 @@ def test_cuda_12_4_on_arm64(refuse: Refuse) -> None:
 @pytest.mark.parametrize("requested", ["tensordict==0.6.2", "tensordict<=0.6.2"])
 def test_tensordict_0_6_2_on_arm64_is_not_replaced_by_0_1_2(refuse: Refuse, requested: str) -> None:
     refusal = refuse(requested, arch=Arch.ARM64, cuda="13.0")
-    assert refusal.reasons[0] == f"you asked for {requested}"
+    assert refusal.reasons[0] == f"you require {requested}"
     assert refusal.reasons[1].startswith(
         "tensordict 0.6.2: no Linux aarch64 wheel, nor has any version from 0.2.0 to 0.7.2"
     )
@@ -89,12 +89,15 @@ def test_tensordict_0_6_2_on_arm64_is_not_replaced_by_0_1_2(refuse: Refuse, requ
 
 
 @pytest.mark.long
-def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
+def test_trl_1_16_with_vllm_0_8_5_is_refused(refuse: Refuse) -> None:
     refusal = refuse("trl==1.16.0", "vllm==0.8.5.post1")
     chain = "\n".join(refusal.reasons)
     assert "trl 1.16.0 needs vllm>=0.11.1: trl/generation/vllm_client.py:" in chain
     assert "imports vllm.utils.network_utils, added in vllm 0.11.1" in chain
-    assert "trl 1.16.0 is made for vllm<=0.31.0,>=0.22.0 according to its code (trl/import" in chain
+    assert (
+        "trl 1.16.0 is written for vllm<=0.31.0,>=0.22.0, according to its code (trl/import"
+        in chain
+    )
     near = [sample for sample in refusal.nearest if not sample.startswith("the target")]
     (vllm,) = [sample for sample in near if sample.startswith("vllm ")]
     assert vllm == "vllm 0.22.0, with torch 2.11.0 for CUDA 13.0"  # the oldest that trl names
@@ -106,30 +109,30 @@ def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
     assert refusal.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64")
 
 
-def test_python_3_8_with_grpo(refuse: Refuse) -> None:
+def test_python_3_8_with_grpo_is_refused(refuse: Refuse) -> None:
     refusal = refuse("trl", python="3.8")
     assert refusal.reasons == (
-        "you asked for Python 3.8, and the bases of the matrix have 3.10, 3.11, 3.12 or 3.13",
+        "you require Python 3.8, but the bases of the matrix have 3.10, 3.11, 3.12 or 3.13",
         "trl from 0.12.0 on requires Python >=3.9; the newest for Python 3.8 is 0.11.4",
         "trl 0.11.4 has no trl.GRPOTrainer: it was added in 0.14.0",
     )
     assert refusal.nearest[0].startswith("Python 3.11, of the base debian-12, with trl ")
 
 
-def test_flashinfer_of_torch_2_6_with_torch_2_7(refuse: Refuse) -> None:
+def test_flashinfer_of_torch_2_6_with_torch_2_7_is_refused(refuse: Refuse) -> None:
     index = "flashinfer-python=flashinfer"
     wheel = "flashinfer-python==0.2.5+cu124torch2.6"
     refusal = refuse("torch==2.7.0", wheel, index=index, cuda="12.6")
-    assert refusal.reasons[:2] == ("you asked for torch==2.7.0", f"you asked for {wheel}")
+    assert refusal.reasons[:2] == ("you require torch==2.7.0", f"you require {wheel}")
     assert "is compiled for torch 2.6, according to its version" in refusal.reasons[2]
     assert refusal.nearest[0] == f"torch 2.6.0 for CUDA 12.4 ({UNREAD})"
 
 
-def test_vllm_0_33_on_cuda_12_4(refuse: Refuse) -> None:
+def test_vllm_0_33_on_cuda_12_4_is_refused(refuse: Refuse) -> None:
     refusal = refuse("vllm==0.33.0", cuda="12.4")
     assert refusal.reasons[:3] == (
-        "you asked for CUDA 12.4",
-        "you asked for vllm==0.33.0",
+        "you require CUDA 12.4",
+        "you require vllm==0.33.0",
         "vllm 0.33.0 requires torch==2.14.0 (its METADATA)",
     )
     assert refusal.reasons[3].startswith("torch 2.14.0 (CUDA 13.0: requires cuda-toolkit==13.0")
@@ -144,7 +147,7 @@ def test_unresolvable_target_is_explained(
     target = matrix().targets["cu124-vllm"]
     changed = msgspec.structs.replace(target, pins={**target.pins, "tensordict": "0.15.0"})
     other = first_solve.with_target(matrix(), "later", changed)
-    before = NoSolution("no set of packages satisfies later", reasons=("many words",))
+    before = NoSolution("no package set satisfies later", reasons=("many words",))
     explanation = explain.explained(before, SolveProblem(other, "later", Arch.X86_64, context))
     assert explanation is not before
     assert any(
@@ -153,6 +156,6 @@ def test_unresolvable_target_is_explained(
     )
     assert explanation.nearest
     assert not [result for result in explanation.nearest if "the target later" in result]
-    assert not [reason for reason in explanation.reasons if "you asked for" in reason]
+    assert not [reason for reason in explanation.reasons if "you require" in reason]
     same = explain.explained(before, SolveProblem(matrix(), "cu124-vllm", Arch.X86_64, context))
     assert same is before

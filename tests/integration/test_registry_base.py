@@ -225,7 +225,7 @@ def test_empty_cache_yields_same_digest(sample, tmp_path):
 
 
 @both_formats
-def test_base_only_image(sample, tmp_path):
+def test_base_only_image_is_built(sample, tmp_path):
     sample.project.run(
         "build", TARGET, "--arch", "all", "--only", "base", "--output", str(tmp_path / "base")
     )
@@ -249,7 +249,7 @@ def test_archives_contain_base_layers(sample, tmp_path, form):
     assert tuple(config["rootfs"]["diff_ids"]) == diff_ids
 
 
-def test_uncompressed_and_duplicate_base_layers(tmp_path):
+def test_uncompressed_and_duplicate_base_layers_are_kept(tmp_path):
     """Old images repeat their empty layer; some registries keep plain tars."""
     members = [
         *(images.text(f"etc/{name}", "root:x:0:0::/:/bin/sh\n") for name in ("passwd", "group")),

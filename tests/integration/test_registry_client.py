@@ -146,7 +146,7 @@ def test_missing_manifest_is_not_found(client, repository):
 
 
 @pytest.mark.parametrize("chunk", [None, 1_000_000, 6_000_000])
-def test_push_in_one_request_and_in_chunks(repository, chunk):
+def test_push_succeeds_in_one_request_and_in_chunks(repository, chunk):
     blob = bytes_source(random.Random(chunk).randbytes(5_500_000))
     counted: list[int] = []
     outcome = Client(chunk=chunk).upload(repository, blob, advance=counted.append)

@@ -127,7 +127,7 @@ def secure(folder: Path, authority: trustme.CA, **settings: str) -> Iterator[Rep
         yield Repository(registry.host, "me/x")
 
 
-def test_credential_helper_with_tls_registry(tmp_path, capfd):
+def test_credential_helper_is_used_with_tls_registry(tmp_path, capfd):
     (tmp_path / "htpasswd").write_text(HTPASSWD)
     settings = {
         "REGISTRY_AUTH": "htpasswd",
@@ -138,7 +138,7 @@ def test_credential_helper_with_tls_registry(tmp_path, capfd):
         with pytest.raises(FetchFailed, match="401") as caught:
             Client(attempts=1).has(repository, BLOB.digest)
         assert caught.value.hint == (
-            f"docker login {repository.host}, with an account that has this permission"
+            f"run docker login {repository.host} with an account that has this permission"
         )
         configure(tmp_path, credHelpers={repository.host: "one"})
         program(tmp_path, "one", answer(*LOGIN))

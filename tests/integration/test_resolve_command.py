@@ -77,7 +77,7 @@ def test_resolve_prints_package_set_reasons_and_row(project: Project) -> None:
     done = project.run("resolve", *arguments, "--full")
     lines = done.stdout.splitlines()
     words = {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.strip()}
-    assert words["thewheel"] == "1.0 you asked for thewheel==1.0"
+    assert words["thewheel"] == "1.0 you require thewheel==1.0"
     assert words["torch"] == "2.6.0 you have torch==2.6.0"
     assert words["helper"] == "0.5 for thewheel"
     assert words["nvidia-cublas-cu12"] == "12.4.5.8 torch requires ==12.4.5.8"
@@ -129,15 +129,14 @@ def test_code_findings_change_unpinned_versions(project: Project) -> None:
     assert sorted(answer["unchecked"]) == ["cuda", "elf"]
     packages = {item["package"]: item for item in answer["arch"]["x86_64"]["packages"]}
     assert packages["trl"]["version"] == "0.18.0"
-    assert packages["trl"]["why"] == ["you asked for trl"]
+    assert packages["trl"]["why"] == ["you require trl"]
     assert not (project.folder / "images").exists()
 
 
 def test_versions_in_range_of_extra_are_preferred(project: Project) -> None:
     completed = project.run("resolve", "engine==1.0", "tool", "--arch", "x86_64")
     assert (
-        "tool    1.1    you asked for tool; supports engine<2,>=0.5 by its extra"
-        in completed.stdout
+        "tool    1.1    you require tool; supports engine<2,>=0.5 by its extra" in completed.stdout
     )
     assert "warning" not in completed.stderr
 
@@ -146,7 +145,7 @@ def test_extra_requirements_are_in_set_and_row(project: Project) -> None:
     words = ("resolve", "kit[more]", "torch==2.6.0", "absent; sys_platform == 'win32'")
     shown = json.loads(project.run(*words, "--arch", "x86_64", "--json").stdout)
     packages = {item["package"]: item for item in shown["arch"]["x86_64"]["packages"]}
-    assert packages["kit"]["why"] == ["you asked for kit[more]"]
+    assert packages["kit"]["why"] == ["you require kit[more]"]
     assert packages["helper"]["why"][0] == "kit[more] requires it"
     assert packages["another"]["why"][0] == "part[deep] requires it"
     assert shown["target"]["pins"] == {"kit": "1.0", "torch": "2.6.0"}
@@ -162,7 +161,7 @@ def test_conflict_with_extra_names_extra(project: Project) -> None:
     done = project.run(*words, status=8)
     text = done.stdout + done.stderr
     assert "tool[engine] 3.0 requires engine>=3 (its METADATA)" in text
-    assert "you asked for tool[engine]==3.0" in text
+    assert "you require tool[engine]==3.0" in text
 
 
 def test_audit_checks_requirements_of_extra(project: Project) -> None:
@@ -253,4 +252,4 @@ def test_offline_resolve_reports_missing_lookups(site: Site, project: Project) -
 
 def test_package_set_without_torch_requires_cuda_option(project: Project) -> None:
     done = project.run("resolve", "helper", "--arch", "x86_64", status=2)
-    assert "name the release with --cuda" in done.stderr
+    assert "specify the release with --cuda" in done.stderr

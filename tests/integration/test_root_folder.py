@@ -222,7 +222,7 @@ def test_root_of_other_user_is_refused(tiny: Layout, store: Store) -> None:
     with root_folder(tiny, ARCH, store):
         (folder,) = roots(store)
     os.chown(folder, 65534, 65534)
-    with pytest.raises(InputError, match="does not belong to this user"):
+    with pytest.raises(InputError, match="does not belong to the current user"):
         root_folder(tiny, ARCH, store).__enter__()
 
 

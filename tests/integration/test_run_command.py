@@ -126,7 +126,7 @@ def test_no_cause_is_named_without_failure_or_reason(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("through", ["podman", "apptainer"], indirect=True)
-def test_run_result_as_json(folder: Path, through: str) -> None:
+def test_run_result_is_printed_as_json(folder: Path, through: str) -> None:
     done = run(folder, words(through, "--json"))
     assert done.returncode == 7, done.stderr
     answer = json.loads(done.stdout)

@@ -176,7 +176,7 @@ def test_mount_points_do_not_follow_links_in_mounts(image, tmp_path):
     assert list((tmp_path / "outside").iterdir()) == []
 
 
-def test_link_in_place_of_file_is_replaced(image, tmp_path):
+def test_link_instead_of_file_is_replaced(image, tmp_path):
     (image / "outside").mkdir()
     (image / "outside/hosts").symlink_to(tmp_path / "victim")
     done = sandbox.run(sandbox.Root(path=image), ["cat", "/etc/hosts"])

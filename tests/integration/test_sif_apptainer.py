@@ -97,7 +97,7 @@ def test_exec_uses_image_environment_without_caller_packages(sif, tmp_path):
     assert f"LD_LIBRARY_PATH={files.LIBRARIES}" in variables
 
 
-def test_python_and_home_variables_of_other_image(sample, tmp_path):
+def test_python_variables_of_the_image_apply_and_those_of_the_caller_do_not(sample, tmp_path):
     """PYTHONPATH of the image applies as in Docker, not the caller's; HOME is the caller's."""
     place = tmp_path / "layout"
     shutil.copytree(sample.path, place)

@@ -58,7 +58,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_history_of_checkout(project: Path, tmp_path: Path) -> None:
+def test_history_of_checkout_is_shown(project: Path, tmp_path: Path) -> None:
     done = site(project, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["targets"] == 1
@@ -82,7 +82,7 @@ def test_history_of_checkout(project: Path, tmp_path: Path) -> None:
     assert json.loads((output / "history.json").read_text())["targets"] == {}
 
 
-def test_no_history_without_git(
+def test_no_history_is_shown_without_git(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -127,7 +127,7 @@ def test_debian_packages_and_settings_that_changed_are_listed(project: Path) -> 
     assert "<li>variable removed: MINE<" in page
 
 
-def test_reports_of_vulnerabilities(project: Path) -> None:
+def test_hostile_vulnerability_reports_are_refused(project: Path) -> None:
     found = {
         "id": "CVE-2026-1", "ids": ["CVE-2026-1"], "ecosystem": "PyPI", "package": "vllm",
         "version": "0.9.2", "files": [], "purls": [], "severity": "high", "fixed": "0.10.0",
@@ -151,7 +151,7 @@ def test_reports_of_vulnerabilities(project: Path) -> None:
     assert "imgbuild cves --all --json" in done.stderr
 
 
-def test_the_budget_of_the_published_site(tmp_path: Path) -> None:
+def test_published_site_is_within_its_budget(tmp_path: Path) -> None:
     """The whole matrix with history, registry, source and 40 vulnerabilities of each image."""
     reports = []
     for path in sorted((ROOT / "images").glob("*/lock.json")):

@@ -119,7 +119,7 @@ def test_notes_of_the_matrix_are_reasons(site: Path, window: Browser) -> None:
     assert [line for line in window.texts("#answer li") if "does not start on Python 3.11" in line]
 
 
-def test_what_an_image_lacks_for_a_package_is_a_reason(site: Path, window: Browser) -> None:
+def test_missing_requirements_of_a_package_are_reasons(site: Path, window: Browser) -> None:
     """verl 0.9 with CUDA 12.4, of which no fact about the pair is recorded."""
     shown(window, site, "together.html", versions="verl 0.9.1, cuda 12.4")
     assert window.texts(".verdict") == ["No image has these versions together."]

@@ -150,7 +150,9 @@ def test_pages_work_without_scripts(site: Path, window: Browser) -> None:
         ({"driver": "580.65.06"}, "cu130-vllm", "nothing"),
     ],
 )
-def test_filters(site: Path, window: Browser, fields: dict[str, str], has: str, lacks: str) -> None:
+def test_filters_hide_rows(
+    site: Path, window: Browser, fields: dict[str, str], has: str, lacks: str
+) -> None:
     shown(window, site, "index.html", **fields)
     names = window.texts("#current tbody th a")
     assert has in names
@@ -203,7 +205,7 @@ def test_images_can_be_sorted_by_download_size(site: Path, window: Browser) -> N
     assert window.texts("#current tbody th a") == every
 
 
-def test_copy_buttons(site: Path, window: Browser) -> None:
+def test_copy_buttons_copy_commands(site: Path, window: Browser) -> None:
     shown(window, site, "targets/cu124-vllm.html")
     copied = window.run(
         """

@@ -39,7 +39,7 @@ def _built(project: Project) -> Project:
     assert "1 of 3 targets failed: two" in failed.stderr
     layers.unlink()
     again = project.run("build", "--all", "--on", "slurm")
-    assert "1 to submit, 0 already queued, 2 already done" in again.stderr
+    assert "1 to submit, 0 already queued, 2 already completed" in again.stderr
     assert [line.split()[0] for line in again.stdout.splitlines()] == list(TARGETS)
     return project
 
@@ -61,7 +61,7 @@ def test_only_failed_tasks_are_resubmitted(built: Project) -> None:
 def test_third_run_submits_nothing(built: Project) -> None:
     before = orders(built, "build")
     done = built.run("build", "--all", "--on", "slurm")
-    assert "0 to submit, 0 already queued, 3 already done" in done.stderr
+    assert "0 to submit, 0 already queued, 3 already completed" in done.stderr
     assert orders(built, "build") == before
 
 
@@ -101,7 +101,7 @@ def test_interrupt_cancels_tasks_and_next_run_resumes(built: Project) -> None:
     os.killpg(process.pid, signal.SIGINT)
     _, messages = process.communicate(timeout=slurm_project.PATIENCE)
     assert process.returncode == 130, messages
-    assert "the tasks that had not ended are cancelled" in messages
+    assert "the remaining tasks were cancelled" in messages
     folder = orders(built, "build")[-1]
     until(lambda: not queue(built), "Slurm has nothing of it any more")
     finished = {

@@ -161,7 +161,9 @@ def test_job_runs_with_sif(project: Project, user: dict[str, str], tmp_path: Pat
 
 
 @pytest.mark.long
-def test_ray_cluster_over_two_nodes(project: Project, user: dict[str, str], tmp_path: Path) -> None:
+def test_ray_cluster_includes_two_nodes(
+    project: Project, user: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "task.py").write_text(RAY)
     path = script(
         project, tmp_path, "--job", "ray", "--nodes", "2", "--cpus-per-task", "2",

@@ -83,7 +83,7 @@ def test_check_cancelled_in_queue_has_not_passed(tmp_path, monkeypatch, capsys):
             "--sbatch=--hold",
         )
     assert done.status == 1
-    assert re.search(r"job \d+ ended as cancelled: the check did not finish", done.stderr)
+    assert re.search(r"job \d+ ended with state cancelled before the check finished", done.stderr)
 
 
 def test_check_without_output_has_not_passed(tmp_path, monkeypatch, capsys):

@@ -179,7 +179,7 @@ def test_exclusive_cases_run_one_at_a_time(tmp_path):
     assert [len(group) for group in at_once(take(tmp_path, "abc", 1))] == [1, 1, 1]
 
 
-def test_shared_and_exclusive_cases(tmp_path):
+def test_exclusive_cases_run_alone(tmp_path):
     groups = at_once(take(tmp_path, ["a", "b", "alone", "c", "d", "alone too"], 3))
     assert len(groups) == 6
     assert max(map(len, groups)) in (2, 3)

@@ -27,7 +27,7 @@ def _refuse_to_build() -> Path:
 
 
 @pytest.mark.parametrize(
-    ("bound", "expected"), [("other>=2", "built"), ("other<1", "no set of packages")]
+    ("bound", "expected"), [("other>=2", "built"), ("other<1", "no package set")]
 )
 def test_sdist_is_built_only_if_the_other_packages_have_a_solution(
     tmp_path: Path, bound: str, expected: str

@@ -183,12 +183,14 @@ def test_all_conflicts_are_listed_and_nothing_is_written(
     before = content(project)
     refused = project.run("update", "--to", "large", status=8).stderr
     for line in (
-        "requirements.txt:1: requires thewheel<2, large has 2.0",
-        "requirements.txt:2: strict 1.0 requires thewheel<2, large has 2.0",
+        "requirements.txt:1: requires thewheel<2, but large has 2.0",
+        "requirements.txt:2: strict 1.0 requires thewheel<2, but large has 2.0",
         "requirements.txt:3: nosuch: the index has no such package",
     ):
         assert line in refused
-    assert "3 requirements of the project cannot be met by large; nothing was written" in refused
+    assert (
+        "3 requirements of the project cannot be satisfied by large; nothing was written" in refused
+    )
     assert content(project) == before
 
 

@@ -87,7 +87,7 @@ def _path(fault: str) -> str:
 
 
 @pytest.mark.network
-def test_real_wheels_with_unusual_layout(tmp_path: Path) -> None:
+def test_real_wheels_with_unusual_layout_are_installed_as_by_uv(tmp_path: Path) -> None:
     wheels = downloads.wheels(tmp_path / "wheels", TRICKY)
     assert len(wheels) == len(TRICKY)
     assert oracle.compare(wheels, tmp_path) == []

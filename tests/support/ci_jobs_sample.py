@@ -72,7 +72,7 @@ def of(sample: Sample, text: str = RUNNERS, *, again: bool = False, gate: str = 
     """The jobs of the target with one architecture."""
     ci_settings = read_settings(sample, text + gate)
     target_jobs = jobs.jobs(TARGET, (Arch.X86_64,), sample.target_digests, ci_settings, again=again)
-    return jobs.labelled(target_jobs, ci_settings)
+    return jobs.with_labels(target_jobs, ci_settings)
 
 
 def ended(folder: Path, job: CiJob, step: str, exit_code: int = 0, *, digest: str = "") -> None:

@@ -10,12 +10,12 @@ ONLY_REAL = {
     r"dev/.+": "devices and their links come from the container's runtime",
     r"etc/(\.pwd\.lock|(passwd|group|gshadow)-)": "lock and backups of tools that change accounts",
     r"etc/(fstab|hostname|resolv\.conf)": "mmdebstrap's own; the runtime mounts the true ones",
-    r"etc/dpkg/dpkg\.cfg\.d/99mmdebstrap": "mmdebstrap's list of what is left out",
+    r"etc/dpkg/dpkg\.cfg\.d/99mmdebstrap": "mmdebstrap's list of what is omitted",
     r"etc/rc[06S]\.d/[KS]01(hwclock\.sh|procps)": "starting services at boot: no init runs here",
     r"etc/systemd/system/timers\.target\.wants(/.+)?": "timers of systemd, which is not here",
     r"usr/lib/python3(\.\d+)?/(.+/)?__pycache__(/.+)?": "byte code differs from run to run",
     r"usr/share/python3/(.+/)?__pycache__(/.+)?": "byte code differs from run to run",
-    r"usr/share/info/dir": "index of the info pages, which are left out",
+    r"usr/share/info/dir": "index of the info pages, which are omitted",
     r"var/(cache/apt/archives|lib/apt/lists)/lock": "locks, made at each use",
     r"var/lib/apt/extended_states": "what apt chose itself; without it apt keeps every package",
     r"var/cache/debconf/.+": "answers to debconf's questions; it makes the files anew at first use",
@@ -33,10 +33,10 @@ ONLY_REAL_OF: dict[str, dict[str, str]] = {
 }
 # Of these only folders and links may be missing from ours: dpkg keeps them if a file may follow.
 ONLY_REAL_EMPTY = {
-    r"usr/share/doc/.+": "folders of, and links to, documentation that is left out",
+    r"usr/share/doc/.+": "folders of, and links to, documentation that is omitted",
 }
 ONLY_OURS = {
-    r"etc/dpkg/dpkg\.cfg\.d/imgbuild": "what is left out, for packages that people add",
+    r"etc/dpkg/dpkg\.cfg\.d/imgbuild": "what is omitted, for packages that people add",
 }
 ONLY_OURS_OF: dict[str, dict[str, str]] = {
     "bookworm": {},

@@ -143,7 +143,7 @@ def test_an_archive_of_an_image_has_a_limit_of_members(monkeypatch, tmp_path):
         image.read(tmp_path / "image.tar")
 
 
-def test_a_tree_has_a_limit_of_paths(monkeypatch):
+def test_tree_with_too_many_paths_is_refused(monkeypatch):
     monkeypatch.setattr("imgbuild.oci.merged.NODE_LIMIT", 50)
     deep = header(b"0", 0, "/".join("d" * 60))
     with pytest.raises(IntegrityError, match="one of more than 50 paths"):
@@ -178,7 +178,7 @@ def test_sizes_in_record_are_numbers(line, text):
         read_record(line, "demo.whl")
 
 
-def test_a_version_of_5000_digits(tmp_path):
+def test_version_of_5000_digits_is_refused(tmp_path):
     path = wheels.make(tmp_path, {}, name="demo", version="1")
     long = tmp_path / "other.whl"
     info = f"demo-{'9' * 200}.dist-info"
@@ -250,7 +250,7 @@ def test_packages_of_debian_have_limits(tmp_path, monkeypatch):
         debs.control(deb(tmp_path))
 
 
-def test_a_member_of_ar_that_claims_gigabytes(tmp_path):
+def test_ar_member_that_claims_gigabytes_is_refused(tmp_path):
     path = deb(tmp_path)
     data = path.read_bytes()
     path.write_bytes(data[:56] + b"9999999999" + data[66:])  # the size of its first member
@@ -378,14 +378,14 @@ def test_any_failure_of_a_reader_names_the_file():
         assert raised.value is passed
 
 
-def test_pipe_in_place_of_lock_is_refused_without_blocking(tmp_path):
+def test_pipe_instead_of_lock_is_refused_without_blocking(tmp_path):
     (tmp_path / "small").mkdir()
     os.mkfifo(tmp_path / "small/lock.json")
     with pytest.raises(IntegrityError, match=r"small/lock\.json is not a regular file"):
         lock_file.read_lock(tmp_path, "small")
 
 
-def test_a_lock_artifact_with_an_invalid_requirement():
+def test_lock_artifact_with_an_invalid_requirement_is_refused():
     folder = Path(__file__).parents[2] / "images/cu124-vllm0.7.2"
     lock_bundle = bundle.read_folder(folder)
     wheel = lock_bundle.lock.arch[Arch.X86_64].wheels[0]

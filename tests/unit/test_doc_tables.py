@@ -50,7 +50,7 @@ def test_the_page_on_the_dashboard_has_all_targets_with_ray(
     )
 
 
-def test_the_command_that_adds_a_dashboard_adds_all_that_it_lacks() -> None:
+def test_dashboard_command_adds_every_missing_package() -> None:
     text = (ROOT / "docs/howto/ray-dashboard.md").read_text("utf-8")
     (target, added) = re.findall(r"--extends (\S+)((?: --add \S+)+)", text)[0]
     assert re.findall(r"--add (\S+)", added) == dashboards.lacking()[target][1]

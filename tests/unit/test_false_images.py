@@ -151,13 +151,13 @@ FALSE_IMAGES: dict[str, tuple[Change, str]] = {
         "does not match the digest",
     ),
     "a false diff id": (false_diff_id, FALSE),
-    "the diff id of another layer": (swapped_diff_ids, "diff id"),
+    "the diff id of another layer": (swapped_diff_ids, "diff ID"),
     "a diff id too many": (
         lambda _, config: config["rootfs"]["diff_ids"].append(FALSE),
-        "3 diff ids",
+        "3 diff IDs",
     ),
-    "a diff id too few": (lambda _, config: config["rootfs"]["diff_ids"].pop(), "1 diff ids"),
-    "no diff ids": (lambda _, config: config.pop("rootfs"), "0 diff ids"),
+    "a diff id too few": (lambda _, config: config["rootfs"]["diff_ids"].pop(), "1 diff IDs"),
+    "no diff ids": (lambda _, config: config.pop("rootfs"), "0 diff IDs"),
     "an artifact": (
         lambda manifest, _: manifest["config"].update(mediaType="application/vnd.x.config"),
         "not an image",
@@ -184,7 +184,7 @@ CONSISTENT: dict[str, Change] = {
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 @pytest.mark.parametrize(("change", "text"), FALSE_IMAGES.values(), ids=FALSE_IMAGES)
-def test_a_false_image_is_refused(tmp_path, registry, change, text, read):
+def test_image_that_differs_from_its_description_is_refused(tmp_path, registry, change, text, read):
     folder = rewritten_image.layout(tmp_path, change)
     with pytest.raises(ImgbuildError) as error:
         read(folder, registry)

@@ -93,7 +93,7 @@ def test_wheels_are_read_as_zipfile_reads_them_or_refused(tmp_path, given):
     hostile.attack(wheel(tmp_path), read)
 
 
-def test_wheels_of_an_audit(tmp_path, given):
+def test_hostile_wheels_are_refused_by_the_audit(tmp_path, given):
     def read(data: bytes) -> None:
         content = LocalContent(given(data), "demo-1.0-py3-none-any.whl")
         files = read_index(content).files
@@ -103,7 +103,7 @@ def test_wheels_of_an_audit(tmp_path, given):
     hostile.attack(wheel(tmp_path), read)
 
 
-def test_source_files_of_an_audit(tmp_path, given):
+def test_hostile_source_files_are_audited_without_crash(tmp_path, given):
     source = Path(hostile.__file__).read_bytes()
 
     def read(data: bytes) -> None:
@@ -114,7 +114,7 @@ def test_source_files_of_an_audit(tmp_path, given):
     hostile.attack(source, read)
 
 
-def test_shared_objects(tmp_path):
+def test_hostile_shared_objects_are_refused(tmp_path):
     def read(data: bytes) -> None:
         path = wheels.make(tmp_path, {"demo/native.so": data}, method=zipfile.ZIP_STORED)
         read_elf_facts(LocalContent(path, "demo.whl"))
@@ -122,7 +122,7 @@ def test_shared_objects(tmp_path):
     hostile.attack(Path("/bin/true").read_bytes(), read)
 
 
-def test_texts_of_a_wheel(tmp_path):
+def test_hostile_wheel_texts_are_refused(tmp_path):
     texts = {
         "METADATA": wheels.metadata("demo", "1.0") + b"Requires-Dist: a>=1; extra == 'x'\n",
         "RECORD": b"demo/__init__.py,sha256=abc,10\ndemo-1.0.dist-info/RECORD,,\n",
@@ -139,7 +139,7 @@ def test_texts_of_a_wheel(tmp_path):
         hostile.attack(text, partial(read, name))
 
 
-def test_sdists(tmp_path, given):
+def test_hostile_sdists_are_refused(tmp_path, given):
     files = {"PKG-INFO": wheels.metadata("demo", "1.0"), "demo/__init__.py": b"x = 1\n",
              "pyproject.toml": b'[build-system]\nrequires = ["setuptools"]\n'}  # fmt: skip
     packed = local_index.sdist_bytes("demo", "1.0", files)
@@ -168,7 +168,7 @@ def deb_parts() -> tuple[dict[str, bytes], bytes]:
 
 
 @pytest.mark.parametrize("part", ["ar", "data", "control", "xz"])
-def test_debian_packages(tmp_path, given, part):
+def test_hostile_debian_packages_are_refused(tmp_path, given, part):
     def read(data: bytes) -> None:
         path = given(data, "demo.deb")
         debs.control(path)
@@ -187,7 +187,7 @@ def test_debian_packages(tmp_path, given, part):
         hostile.attack(whole[name], lambda changed: read(deb_files.ar({**whole, name: changed})))
 
 
-def test_indexes_of_debian():
+def test_hostile_debian_indexes_are_refused():
     text = deb_files.control_text("a", Depends="b (>= 1), c | d") + "\n"
     text += deb_files.control_text("b", Provides="c (= 2)", Essential="yes")
 
@@ -250,7 +250,7 @@ def _image_path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("part", ["index.json", "manifest", "config", "oci-layout"])
-def test_documents_of_a_layout(image_path, part):
+def test_hostile_layout_documents_are_refused(image_path, part):
     """Documents above the changed one name it by its new digest, as an attacker would."""
     index = json.loads((image_path / "index.json").read_bytes())
     top = index["manifests"][0]
@@ -277,7 +277,7 @@ def test_documents_of_a_layout(image_path, part):
     hostile.attack(seed, read, document=True)
 
 
-def test_archives_of_images(image_path, tmp_path, given):
+def test_hostile_image_archives_are_refused(image_path, tmp_path, given):
     write_archive(image_path, tmp_path / "image.tar", "oci-archive", "tiny:1")
 
     def read(data: bytes) -> None:
@@ -286,7 +286,7 @@ def test_archives_of_images(image_path, tmp_path, given):
     hostile.attack((tmp_path / "image.tar").read_bytes(), read)
 
 
-def test_sifs(tmp_path, given):
+def test_hostile_sifs_are_refused(tmp_path, given):
     objects = [sif_files.Object(kind=sif_files.JSON, name="a", data=b"{}" * 50)]
     path = given(bytes(sif_files.file_system_at(objects)) + b"squash", "image.sif")
     sif_files.finish(path, objects, Arch.X86_64, 0)
@@ -295,7 +295,7 @@ def test_sifs(tmp_path, given):
     hostile.attack(head, lambda data: sif_files.objects_of(given(data + rest, "changed.sif")))
 
 
-def test_pages_of_an_index():
+def test_hostile_index_pages_are_refused():
     file = "demo-1.0-py3-none-any.whl"
     entry = {
         "filename": file, "url": f"../{file}#sha256=a", "hashes": {"sha256": "0" * 64},
@@ -325,7 +325,7 @@ def test_pages_of_an_index():
     hostile.attack(json.dumps(api).encode(), partial(read, html), document=True)
 
 
-def test_locks():
+def test_hostile_locks_are_refused():
     data = codec.encode(samples.lock(samples.wheel("numpy")))
 
     def read(changed: bytes) -> None:
@@ -337,7 +337,7 @@ def test_locks():
     hostile.attack(data, read, document=True)
 
 
-def test_lock_artifacts():
+def test_hostile_lock_artifacts_are_refused():
     folder = IMAGES / TARGET
     data = {name: (folder / name).read_bytes() for name in (bundle.LOCK, bundle.DIGESTS_FILE)}
     lock = lock_file.decode_lock(data[bundle.LOCK], "lock.json", hint="", remedy="")
@@ -353,7 +353,7 @@ def test_lock_artifacts():
     hostile.attack(data[bundle.LOCK], read_lock, document=True)
 
 
-def test_signatures():
+def test_hostile_signatures_are_refused():
     envelope = {"payload": "e30=", "payloadType": "application/vnd.in-toto+json",
                 "signatures": [{"sig": "AAAA", "keyid": ""}]}  # fmt: skip
     whole = {"mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json", "dsseEnvelope": envelope,
@@ -368,6 +368,6 @@ def test_signatures():
     hostile.attack(json.dumps(whole).encode(), read, document=True)
 
 
-def test_matrices(given):
+def test_hostile_matrices_are_refused(given):
     text = matrix_text.RIGHT.replace(matrix_text.MARK, "")
     hostile.attack(text.encode(), lambda changed: matrices.load(given(changed, "matrix.yaml")))

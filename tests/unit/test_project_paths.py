@@ -23,7 +23,7 @@ def test_matrix_in_nearest_parent_folder_is_found(tmp_path, monkeypatch):
     assert local_project.output("x") == tmp_path / "build" / "x"
 
 
-def test_a_folder_or_a_file_can_be_named(tmp_path):
+def test_folders_and_files_are_accepted(tmp_path):
     path = tmp_path / "matrix.yaml"
     path.write_text("version: 1\n")
     assert project_paths.find(tmp_path) == project_paths.find(path)

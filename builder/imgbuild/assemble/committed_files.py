@@ -93,7 +93,7 @@ def files_of(committed: CommittedFolder, workdir: str, contents: Path) -> Commit
     pointers: list[str] = []
     with repository.reader() as reader, contents.open("xb") as file:
         for entry in repository.entries(committed.tree):
-            if _of_imgbuild(entry.path):
+            if _belongs_to_imgbuild(entry.path):
                 continue
             if entry.mode == SUBMODULE:
                 submodules.append(entry.path)
@@ -128,7 +128,7 @@ def files_of(committed: CommittedFolder, workdir: str, contents: Path) -> Commit
 
 
 def _written(entry: TreeEntry, reader: ObjectReader, file: BinaryIO) -> tuple[Slice, bytes]:
-    """The place in `file` to which the content of a file is appended, and its first piece."""
+    """Append the content of a file to `file`; returns its slice and its first piece."""
     offset, crc, first = file.tell(), 0, b""
     for piece in reader.pieces(entry.object):
         first = first or piece
@@ -152,13 +152,13 @@ def differences(committed: CommittedFolder, files: CommittedFiles) -> tuple[str,
         path
         for path in filter(None, present)
         if path not in in_commit
-        and not _of_imgbuild(path)
+        and not _belongs_to_imgbuild(path)
         and os.path.lexists(committed.folder / path)
     ]
     return tuple(sorted({*new, *_changed(committed.folder, files.entries)}))
 
 
-def _of_imgbuild(path: str) -> bool:
+def _belongs_to_imgbuild(path: str) -> bool:
     return path == MATRIX or path.startswith(f"{FOLDER}/")
 
 

@@ -190,19 +190,19 @@ def _seen(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
     layers = [layer for layer in layers if not isinstance(layer.recipe, PythonRecipe)]
     last = layers[-1].recipe
     if isinstance(last, DebianRecipe):
-        yield from _of_packages(last, store)
+        yield from _package_paths(last, store)
     elif isinstance(last, AddedDebsRecipe):
         both = (*last.base.debs, *last.debs)
-        yield from _of_packages(msgspec.structs.replace(last.base, debs=both), store)
+        yield from _package_paths(msgspec.structs.replace(last.base, debs=both), store)
     else:
         recipes = [layer.recipe for layer in layers if isinstance(layer.recipe, RegistryRecipe)]
         blobs = ((store.blob(recipe.layer.digest), recipe.layer.diff_id) for recipe in recipes)
-        yield from _of_layers(
+        yield from _layer_paths(
             [LayerFile(path=path, diff_id=diff_id) for path, diff_id in blobs if path is not None]
         )
 
 
-def _of_packages(recipe: DebianRecipe, store: Store) -> Iterator[BasePath]:
+def _package_paths(recipe: DebianRecipe, store: Store) -> Iterator[BasePath]:
     paths = input_paths(recipe, store)
     with store.scratch() as scratch:
         for each in debian_root.members(recipe, paths, scratch):
@@ -210,7 +210,7 @@ def _of_packages(recipe: DebianRecipe, store: Store) -> Iterator[BasePath]:
             yield BasePath(path=each.path, kind=each.kind.name.lower(), folder=folder)
 
 
-def _of_layers(layers: Sequence[LayerFile]) -> Iterator[BasePath]:
+def _layer_paths(layers: Sequence[LayerFile]) -> Iterator[BasePath]:
     tree = Merged()
     for layer in layers:
         with inflated(layer) as stream:

@@ -53,7 +53,7 @@ class Inputs:
         self._kept_files = kept_files
 
     def counting(self, transfer: Transfer, *, kept_files: Collection[Sha256]) -> Inputs:
-        """A copy whose downloads count towards `transfer`, and that keeps `kept_files`."""
+        """A copy that counts its downloads in `transfer` and does not drop `kept_files`."""
         context = msgspec.structs.replace(self.context, transfer=transfer)
         return Inputs(self.matrix, context, mirror=self.mirror, kept_files=kept_files)
 

@@ -82,8 +82,8 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> B
             job.record.diff_id,
         ):
             message = (
-                f"layer {job.layer.name}: {record.digest} was built,"
-                f" {job.record.digest} is in images/layers.json"
+                f"layer {job.layer.name}: {record.digest} was built, but images/layers.json has"
+                f" {job.record.digest}"
             )
             hint = (
                 "run `imgbuild cache verify` to check the inputs for damage; if a change of "

@@ -52,7 +52,7 @@ class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class MirrorOrigin(enum.StrEnum):
-    """The place of the mirror setting."""
+    """The origin of the mirror setting."""
 
     OPTION = "--mirror"
     ENVIRONMENT = f"${VARIABLE}"
@@ -84,9 +84,10 @@ def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMir
         named_mirror = None
     if named_mirror is None:
         if only:
-            message = "--mirror-only needs a mirror, but none is set"
+            message = "--mirror-only requires a mirror, but none is set"
             raise InputError(
-                message, hint="set one: --mirror HOST/REPOSITORY, or imgbuild registry mirror use"
+                message,
+                hint="set one with --mirror HOST/REPOSITORY or `imgbuild registry mirror use`",
             )
         return None
     repository(named_mirror.setting.mirror, str(named_mirror.place or named_mirror.origin.value))
@@ -128,7 +129,7 @@ def _named(root: Path, text: str | None) -> NamedMirror | None:
                 path,
                 MirrorSetting,
                 what="mirror setting",
-                hint="set it again: imgbuild registry mirror use",
+                hint="set it again with `imgbuild registry mirror use`",
             )
             return NamedMirror(setting=setting, origin=origin, place=path)
     return None
@@ -163,7 +164,7 @@ class Mirror:
         any_source: bool = False,
         plain_http: Collection[str] = (),
     ) -> Mirror | None:
-        """The mirror of a setting, if any; with `any_source` it is never the only source."""
+        """The mirror of a setting, if any; `any_source` allows other sources in any case."""
         if named is None:
             return None
         repository, setting = parse_repository(named.setting.mirror), named.setting
@@ -220,7 +221,7 @@ class Mirror:
 
     def _give_up(self, error: ImgbuildError, reporter: Reporter) -> None:
         self._given_up = True
-        reporter.warn(f"the mirror {self.repository} is skipped: {error.message}")
+        reporter.warn(f"skipping the mirror {self.repository}: {error.message}")
 
     def _fetch(self, item: Input, context: Context, bar: ProgressBar, stop: Stop) -> Digest | None:
         """One file; None if it is not in the mirror."""
@@ -236,7 +237,7 @@ class Mirror:
         except IntegrityError as error:
             if self.only:
                 raise
-            message = f"{item.file} of {self.repository} is skipped: {error.message}"
+            message = f"skipping {item.file} in {self.repository}: {error.message}"
             context.reporter.warn(message)
             return None
         return item.digest

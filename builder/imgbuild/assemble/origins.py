@@ -133,7 +133,7 @@ class Origins:
                     digest = digest_of_file(file)
                 if digest != item.digest:
                     message = f"{path} has the digest {digest}"
-                    hint = "the layout is damaged: copy the image again"
+                    hint = "copy the image again, because the layout is damaged"
                     raise IntegrityError(message, hint=hint)
                 self._store.add_blob(copy, digest)
 
@@ -157,4 +157,4 @@ class Origins:
             f" and no other source is allowed: {some}"
         )
         place = f"imgbuild registry mirror push {lock.target} {self._mirror.repository}"
-        raise FetchFailed(message, hint=f"fill it on a machine that can reach the indexes: {place}")
+        raise FetchFailed(message, hint=f"fill it on a machine with access to the indexes: {place}")

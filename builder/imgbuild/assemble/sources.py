@@ -102,7 +102,7 @@ class LockSources:
         lock, indexes = self._lock, self.indexes
         base = base_of(lock, self._matrix)
         hint = (
-            "Debian's archives remove superseded files: use a permanent archive in matrix.yaml,"
+            "Debian's archives remove superseded files; use a permanent archive in matrix.yaml,"
             " such as a dated snapshot, or run: imgbuild lock {lock.target}"
         )
         requests: dict[Sha256, FileRequest] = {}
@@ -135,7 +135,7 @@ class LockSources:
             if built.wheel.sha256 in hashes
         }
         base, user, arch = base_of(lock, self._matrix), lock.settings.user, sdists.host_arch()
-        hint = "its build is not reproducible, or used another Python: lock it again"
+        hint = "lock it again, because its build is not reproducible or used another Python"
         root = host_root(base, user, arch, context, host_debs(lock), host_python(lock))
         for built in lost.values():
             sdists.rebuild(built, self.indexes, root(), lock.base.python, context, hint=hint)

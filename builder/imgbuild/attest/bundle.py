@@ -116,7 +116,7 @@ def read(data: Mapping[str, bytes], place: str) -> LockBundle:
         if name not in data:
             message = f"{place} has no {name}"
             raise InputError(
-                message, hint="use an image that imgbuild pushed, or a folder with its files"
+                message, hint="use an image that was pushed by imgbuild, or a folder with its files"
             )
     file = f"{place}/{LOCK}"
     lock = lock_file.decode_lock(data[LOCK], file, hint=OTHER, remedy=NEWER)
@@ -179,12 +179,14 @@ def _sources(lock: Lock, matrix: Matrix, root: Path) -> Sources:
     return Sources(
         default_index=matrix.default_index,
         indexes={name: _portable(matrix.indexes[name], root) for name in names},
-        mirrors=tuple(map(credentials.bare, base.mirrors)) if isinstance(base, DebianBase) else (),
+        mirrors=tuple(map(credentials.without_login, base.mirrors))
+        if isinstance(base, DebianBase)
+        else (),
     )
 
 
 def _portable(index: PackageIndex, root: Path) -> PackageIndex:
-    """`index` in a form for everyone who can pull the image.
+    """`index` without data that is valid only on this machine.
 
     A folder of wheels is relative to the folder of the matrix. Credentials are removed from URLs,
     although a matrix with credentials is refused earlier: this is the last step before publication.
@@ -192,7 +194,7 @@ def _portable(index: PackageIndex, root: Path) -> PackageIndex:
     if index.url is None:
         return index
     if not is_local(index.url):
-        return msgspec.structs.replace(index, url=credentials.bare(index.url))
+        return msgspec.structs.replace(index, url=credentials.without_login(index.url))
     path = os.path.relpath(unquote(urlsplit(index.url).path), root)
     return msgspec.structs.replace(index, url=f"file:{path}")
 

@@ -71,7 +71,7 @@ class ComparableFields(msgspec.Struct, frozen=True):
 def circumstances(
     project: Project, target: str, environ: Mapping[str, str] | None = None
 ) -> BuildDetails:
-    """Builder and commit of a build of `target` on this machine."""
+    """The builder and the commit of a build of `target` on this machine."""
     environment = os.environ if environ is None else environ
     lock = lock_file.lock_path(project.images, target)
     return BuildDetails(
@@ -85,7 +85,7 @@ def circumstances(
     )
 
 
-def bare(lock: Sha256, environ: Mapping[str, str] | None = None) -> BuildDetails:
+def details_of_lock(lock: Sha256, environ: Mapping[str, str] | None = None) -> BuildDetails:
     """The build details of a lock outside a project: its sha256 and the builder."""
     environment = os.environ if environ is None else environ
     return BuildDetails(
@@ -246,7 +246,7 @@ def _blob_id(content: bytes, digits: int) -> str:
 
 
 def public(remote: str) -> str:
-    """A git remote for publication: without user, password or local folder."""
+    """The URL of a git remote without user and password; empty for a local folder."""
     if "://" not in remote and (scp := SCP.fullmatch(remote)):
         return f"git+ssh://{scp[1]}/{scp[2]}"
     parts = urlsplit(remote)

@@ -117,7 +117,9 @@ def audit(
             ordered(
                 waive(
                     [
-                        _of_published(exempted(unused(each, terms.constraints), terms), published)
+                        _between_published(
+                            exempted(unused(each, terms.constraints), terms), published
+                        )
                         for each in findings
                     ],
                     terms.waivers,
@@ -284,11 +286,14 @@ def unused(finding: Finding, learned: Iterable[Constraint]) -> Finding:
         if entry.unused
     ):
         return finding
-    message = f"{finding.message} (no version of {evidence.other} fits: this code has never run)"
+    message = (
+        f"{finding.message} (this code has never run, because no version of {evidence.other} is"
+        " compatible)"
+    )
     return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
 
 
-def _of_published(finding: Finding, published: Collection[str]) -> Finding:
+def _between_published(finding: Finding, published: Collection[str]) -> Finding:
     """`finding`; a warning if it is between two packages that cannot change."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:

@@ -59,7 +59,7 @@ class FileRequest(msgspec.Struct, frozen=True):
         digest = f"sha256:{locked.sha256}"
         path = store.blob(digest) if self.layer else store.file(locked.sha256)
         if path is not None and (size := path.stat().st_size) != locked.size:
-            message = f"{locked.file}: {locked.size} bytes in the lock, but the file has {size}"
+            message = f"{locked.file}: the lock has {locked.size} bytes, but the file has {size}"
             raise IntegrityError(message, hint="the lock was edited by hand: lock the target again")
         return path
 

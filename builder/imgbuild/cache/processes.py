@@ -37,7 +37,7 @@ def sweep(root: Path, current: str | None) -> None:
 
 
 def leave(root: Path, name: str, descriptor: int, process: int) -> None:
-    """Remove the files of the process `name` with the ID `process` if it is the current one."""
+    """Remove the files of the process `name` if `process` is the ID of the current process."""
     if os.getpid() == process:  # a forked child must not remove the files of its parent
         _remove_scratch(root, name)
         (root / "live" / name).unlink(missing_ok=True)

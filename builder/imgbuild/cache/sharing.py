@@ -34,8 +34,8 @@ def prepare(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
     return root, None
 
 
-def of_others(shared: Path, current: Path, name: str) -> Iterator[BinaryIO]:
-    """The open files `name` in other users' folders of `shared`; their content is untrusted."""
+def open_files_of_others(shared: Path, current: Path, name: str) -> Iterator[BinaryIO]:
+    """The files `name`, opened, in other users' folders in `shared`; their content is untrusted."""
     with OpenFolder.open(shared) as folder:
         for part in folder.names():
             if _PART.fullmatch(part) and part != current.name:

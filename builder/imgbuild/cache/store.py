@@ -59,7 +59,7 @@ FolderKind = Literal["unpacked", "roots"]  # of a layer, of an image
 NAME = "name"  # the kind of fact that stores the file name of an input, for display
 _TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n"
-    "# This file marks a cache that backups may leave out: https://bford.info/cachedir/\n"
+    "# This file marks a cache that backups may omit: https://bford.info/cachedir/\n"
 )
 LOCK_NAME = 80  # characters of a lock's name in its file name; a hash replaces the rest
 
@@ -266,7 +266,8 @@ class Store:
             return False
         name = path.relative_to(self.root).as_posix()
         return any(
-            self._copy(file, path) for file in sharing.of_others(self._shared, self.root, name)
+            self._copy(file, path)
+            for file in sharing.open_files_of_others(self._shared, self.root, name)
         )
 
     def _copy(self, file: BinaryIO, path: Path) -> bool:

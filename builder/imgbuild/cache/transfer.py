@@ -13,7 +13,7 @@ from imgbuild.values import Bytes, Sha256
 
 
 def begun(store: Store, hashes: Iterable[Sha256]) -> Bytes:
-    """The bytes of these files in `store` from interrupted downloads."""
+    """The number of bytes of these files that interrupted downloads left in `store`."""
     paths = (store.root / "partial" / name for name in hashes)
     return sum(path.stat().st_size for path in paths if path.exists())
 

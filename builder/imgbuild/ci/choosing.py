@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from imgbuild import codec
-from imgbuild.ci.jobs import TargetJobs, jobs, labelled, sif_jobs
+from imgbuild.ci.jobs import TargetJobs, jobs, sif_jobs, with_labels
 from imgbuild.ci.published import TaggedImage
 from imgbuild.ci.settings import CiSettings
 from imgbuild.errors import ImgbuildError, InputError
@@ -85,7 +85,7 @@ def choose(
             continue
         try:
             choices.append(
-                _of_target(item, target_digests, settings, query, published.get(item.name))
+                _target_jobs(item, target_digests, settings, query, published.get(item.name))
             )
         except InputError as error:
             if len(selected) == 1:
@@ -102,7 +102,7 @@ def _skipped(item: Selected, digest: str, outcome: Without, reason: str) -> Skip
     return SkippedTarget(target=item.name, digest=digest, outcome=outcome, reason=reason)
 
 
-def _of_target(
+def _target_jobs(
     item: Selected,
     target_digests: TargetDigests | None,
     settings: CiSettings,
@@ -125,7 +125,7 @@ def _of_target(
         target_jobs = sif_jobs(item.name, lacking, target_digests, settings)
     else:
         target_jobs = jobs(item.name, arches, target_digests, settings, again=query.again)
-    return labelled(target_jobs, settings) if query.labels else target_jobs
+    return with_labels(target_jobs, settings) if query.labels else target_jobs
 
 
 def read_digests(project: Project, target: str) -> TargetDigests | None:

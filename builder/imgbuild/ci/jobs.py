@@ -81,7 +81,7 @@ class _Maker(msgspec.Struct, frozen=True):
         return self.target_digests.digest if self.target_digests is not None else ""
 
     def job(self, place: str, arch: Arch, steps: tuple[Step, ...]) -> CiJob:
-        """A job with disk space for the image; without tiers, needs and GPUs."""
+        """A job with disk space for the image, without tiers, dependencies and GPUs."""
         return CiJob(
             id=f"{self.target}@{place}",
             target=self.target,
@@ -106,13 +106,13 @@ class _Maker(msgspec.Struct, frozen=True):
         )
 
     def again(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
-        """Builds on machines of the other architectures, if any."""
+        """The jobs that build again on machines of other architectures, if any."""
         there = {runner.arch for runner in self.settings.runners}
         others = (arch for arch in Arch if arch in there and arch not in arches)
         return tuple(self.job(f"{arch}-{AGAIN}", arch, ("check", "build")) for arch in others)
 
     def gpu(self, arches: Sequence[Arch], pushed: CiJob) -> tuple[CiJob, ...]:
-        """A job for each tier that needs GPUs and each architecture with such a machine."""
+        """One job for each tier that needs GPUs and each architecture with GPU machines."""
         return tuple(
             msgspec.structs.replace(
                 self.job(f"{arch}-{tier}", arch, ("gate", "pull", "smoke")),
@@ -177,8 +177,8 @@ def _gpu_arches(
 ) -> tuple[Arch, ...]:
     fitting = tuple(arch for arch in arches if arch in settings.gpu_arches(GPU_TIERS[tier]))
     if not fitting:
-        message = f"{target} must pass tier {tier}; {FILE} has no machine with enough GPUs for it"
-        hint = f"add one under runners: in {FILE}, or remove {tier} from gate: (--gate)"
+        message = f"{target} must pass tier {tier}, but no machine in {FILE} has enough GPUs"
+        hint = f"add one under `runners:` in {FILE}, or remove {tier} from `gate:` (--gate)"
         raise InputError(message, hint=hint)
     return fitting
 
@@ -193,7 +193,7 @@ def _disk(target_digests: TargetDigests | None, arch: Arch) -> int:
     return math.ceil((2 * moved + unpacked) / 1e9 + ROOM)
 
 
-def labelled(target_jobs: TargetJobs, settings: CiSettings) -> TargetJobs:
+def with_labels(target_jobs: TargetJobs, settings: CiSettings) -> TargetJobs:
     """`target_jobs` with the labels of suitable machines; InputError if there is none."""
     groups = {
         name: tuple(
@@ -214,6 +214,6 @@ def _runner(job: CiJob, settings: CiSettings) -> Runner:
     if not fitting:
         gpus = f" and {job.gpus} GPUs" if job.gpus else ""
         requirement = f"{job.arch} with {job.disk} GB of disk{gpus}"
-        message = f"{job.id} needs a machine with {requirement}; {FILE} has none"
-        raise InputError(message, hint=f"add one under runners: in {FILE}")
+        message = f"{job.id} requires a machine with {requirement}, but {FILE} lists none"
+        raise InputError(message, hint=f"add one under `runners:` in {FILE}")
     return min(fitting, key=lambda runner: runner.gpus)

@@ -162,7 +162,7 @@ def markdown(summary: Overview) -> str:
 
 def issue(outcome: TargetOutcome) -> str:
     """The text of the issue about a target that is not published."""
-    digest = outcome.digest or "none: there are no digests"
+    digest = outcome.digest or "none, because there are no digests"
     span = quoting.code_span
     lines = [f"{span(outcome.target)} is {outcome.outcome}; its digest is {span(digest)}.", ""]
     if outcome.step:

@@ -104,7 +104,7 @@ def first_error(folder: Path, job: str, step: str, exit_code: int) -> FirstError
         document = msgspec.json.decode(boundary.content(path))
     except (OSError, msgspec.DecodeError):
         document = None
-    error = _of_document(document)
+    error = _error_in_document(document)
     if error is not None:
         return error
     log = place(folder, job, f"{step}.log")
@@ -115,7 +115,7 @@ def first_error(folder: Path, job: str, step: str, exit_code: int) -> FirstError
     return FirstError(error=f"exited with status {exit_code} without a message", hint=f"see {log}")
 
 
-def _of_document(document: Any) -> FirstError | None:
+def _error_in_document(document: Any) -> FirstError | None:
     if isinstance(document, dict) and isinstance(document.get("message"), str):
         return FirstError(error=_cut(document["message"]), hint=_cut(document.get("hint") or ""))
     for report in document if isinstance(document, list) else ():

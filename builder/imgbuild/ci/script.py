@@ -69,7 +69,7 @@ def write(
     """
     for job in (job for target in targets for job in target.all):
         if job.id in names and _publishes(job) and not options.registry:
-            message = f"{job.id} publishes an image, but no registry is given"
+            message = f"{job.id} publishes an image, but no registry is specified"
             raise InputError(message, hint="--registry HOST/REPOSITORY")
     functions = resources.files("imgbuild").joinpath(FUNCTIONS).read_text(encoding="utf-8")
     writer = _Writer(project, settings, options, frozenset(names))
@@ -260,10 +260,13 @@ class _Writer:
         size = target_digests.arch[job.arch].size / 1e6
         if size > limit:
             message = (
-                f"{job.target} on {job.arch} is {size:,.1f} MB to download; the budget is {limit} "
-                "MB"
+                f"{job.target} on {job.arch} has a download size of {size:,.1f} MB, more than the"
+                f" budget of {limit} MB"
             )
-            hint = f"imgbuild show {job.target} --layers; budget: is in {FILE}"
+            hint = (
+                f"to list sizes, run imgbuild show {job.target} --layers; `budget:` is set in"
+                f" {FILE}"
+            )
             words = ["size", str(WorkFailed.exit_code), _answer(message, hint), message]
             yield f"refuse {pasted(words)}"
 

@@ -65,7 +65,7 @@ class CiSettings(Strict, frozen=True):
         )
 
     def gated(self, tiers: tuple[Tier, ...], *, gpu: bool = True) -> CiSettings:
-        """These settings with other required tiers; if there are none, with those of the file.
+        """These settings with other required tiers; unchanged if `tiers` is empty.
 
         Without `gpu`, tiers that need a GPU are excluded. InputError if no tier is left.
         """
@@ -73,7 +73,7 @@ class CiSettings(Strict, frozen=True):
         gate = gate if gpu else without_gpu(gate)
         if not gate:
             message = "no tier of smoke tests remains for the gate"
-            raise InputError(message, hint="select one: --gate static")
+            raise InputError(message, hint="select a tier, for example: --gate static")
         return msgspec.structs.replace(self, gate=gate)
 
     def limit(self, target: str) -> int | None:
@@ -128,7 +128,7 @@ def read(project: Project) -> CiSettings:
 
 
 def ordered(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
-    """`tiers` without duplicates, in the order in which they run."""
+    """The distinct `tiers`, in the order in which they run."""
     return tuple(tier for tier in TIERS if tier in tiers)
 
 

@@ -10,23 +10,27 @@ from imgbuild.errors import InputError
 from imgbuild.slurm.jobs import Allocation, words
 
 PANEL = "Slurm"
-ON = Definition("--on", "Where to run the work.", panel=PANEL, often=True)
+ON = Definition("--on", "Where to run the tasks.", panel=PANEL, often=True)
 
 
 class AllocationOptions(Group, frozen=True, kw_only=True):
     """The resources that every job requests."""
 
     partition: Annotated[
-        str, option("--partition", "The partition.", metavar="NAME", panel=PANEL, setting=True)
+        str,
+        option(
+            "--partition", "The partition to submit to.", metavar="NAME", panel=PANEL, setting=True
+        ),
     ] = ""
     account: Annotated[
-        str, option("--account", "The account.", metavar="NAME", panel=PANEL, setting=True)
+        str,
+        option("--account", "The account to charge.", metavar="NAME", panel=PANEL, setting=True),
     ] = ""
     time: Annotated[
         str,
         option(
             "--time",
-            "The time limit: minutes, H:MM:SS, D-HH.",
+            "The time limit, as minutes, H:MM:SS or D-HH.",
             metavar="TIME",
             panel=PANEL,
             setting=True,
@@ -36,7 +40,7 @@ class AllocationOptions(Group, frozen=True, kw_only=True):
         list[str] | None,
         option(
             "--sbatch",
-            "An option for sbatch, such as --sbatch=--qos=high; repeatable.",
+            "An additional option for sbatch, such as --sbatch=--qos=high. Can be repeated.",
             metavar="OPTION",
             panel=PANEL,
         ),
@@ -47,7 +51,9 @@ def requested(options: AllocationOptions) -> Allocation:
     """The resources of each task of an array; InputError for options that the array itself sets."""
     wrong = words(resources := allocation(options), log=True)
     if wrong:
-        raise InputError("\n".join(wrong), hint="see --help for the forms of these options")
+        raise InputError(
+            "\n".join(wrong), hint="see --help for the accepted forms of these options"
+        )
     return resources
 
 
@@ -66,13 +72,22 @@ class Nodes(Group, frozen=True, kw_only=True):
     """The nodes of a job, and the resources requested on each."""
 
     nodes: Annotated[
-        int, option("--nodes", "Nodes.", metavar="N", min=1, panel=PANEL, often=True, setting=True)
+        int,
+        option(
+            "--nodes",
+            "The number of nodes.",
+            metavar="N",
+            min=1,
+            panel=PANEL,
+            often=True,
+            setting=True,
+        ),
     ] = 1
     cpus: Annotated[
         int,
         option(
             "--cpus-per-task",
-            "CPUs of each task; 0: the default of the cluster.",
+            "The number of CPUs per task, or 0 for the default of the cluster.",
             metavar="N",
             min=0,
             panel=PANEL,
@@ -82,7 +97,7 @@ class Nodes(Group, frozen=True, kw_only=True):
     memory: Annotated[
         str,
         option(
-            "--mem", "Memory of each node, such as 200G.", metavar="SIZE", panel=PANEL, setting=True
+            "--mem", "The memory per node, such as 200G.", metavar="SIZE", panel=PANEL, setting=True
         ),
     ] = ""
 
@@ -93,15 +108,16 @@ class Cluster(AllocationOptions, frozen=True, kw_only=True):
     on: Annotated[
         ExecutionPlace,
         ON(
-            "slurm: an array job with one task per target, whose results are collected. Nodes"
-            " must have this folder, the cache and imgbuild's Python at the same paths."
+            "With slurm, an array job runs one task per target, and imgbuild collects the results."
+            " The nodes must have the current folder, the cache and imgbuild's Python at the same"
+            " paths."
         ),
     ] = "local"
     throttle: Annotated[
         int,
         option(
             "--throttle",
-            "With --on slurm: number of concurrent tasks; 0: no limit.",
+            "With --on slurm, the maximum number of concurrent tasks, or 0 for no limit.",
             metavar="N",
             min=0,
             panel=PANEL,
@@ -112,21 +128,21 @@ class Cluster(AllocationOptions, frozen=True, kw_only=True):
         bool,
         option(
             "--resume/--no-resume",
-            "With --on slurm: skip tasks that an earlier run has completed or queued.",
+            "With --on slurm, skip tasks that an earlier run has completed or queued.",
             panel=PANEL,
         ),
     ] = True
     wait: Annotated[
         bool,
         option(
-            "--wait/--no-wait", "With --on slurm: follow the tasks until they end.", panel=PANEL
+            "--wait/--no-wait", "With --on slurm, wait until all tasks have ended.", panel=PANEL
         ),
     ] = True
     leave: Annotated[
         bool,
         option(
             "--leave",
-            "With --on slurm: Ctrl-C leaves the tasks running instead of cancelling them.",
+            "With --on slurm, keep the tasks running on Ctrl-C instead of cancelling them.",
             panel=PANEL,
         ),
     ] = False

@@ -44,9 +44,9 @@ class Verb(msgspec.Struct, frozen=True):
 
 
 VERBS = {
-    "list": Verb(COMMON, "List the targets: versions, states, tests"),
-    "show": Verb(COMMON, "Show a target: versions, digest, sizes, tests, commands"),
-    "init": Verb(COMMON, "Start an image for a project, from the published target that fits it"),
+    "list": Verb(COMMON, "List the targets of the matrix with versions, states and test results"),
+    "show": Verb(COMMON, "Show the versions, digest, size, tests and commands of a target"),
+    "init": Verb(COMMON, "Create an image for a project, based on the best matching target"),
     "add": Verb(COMMON, "Add packages to the image of a project"),
     "remove": Verb(COMMON, "Remove packages that were added to the image of a project"),
     "lock": Verb(COMMON, "Lock every input of targets by hash"),
@@ -59,23 +59,23 @@ VERBS = {
     "doctor": Verb(COMMON, "Show which targets this machine can run, and why"),
     "load": Verb(IMAGES, "Load images into Docker or podman, and build missing ones"),
     "render": Verb(IMAGES, "Write locks as Dockerfiles, Kubernetes jobs and other formats"),
-    "smoke": Verb(IMAGES, "Test built images from the inside, without a network"),
+    "smoke": Verb(IMAGES, "Test built images from the inside, without network access"),
     "diff": Verb(IMAGES, "Compare two images, by packages or by files"),
     "digest": Verb(IMAGES, "Print the digest of an image, from its lock"),
-    "why": Verb(IMAGES, "Show why a package is in a target, and what bounds its version"),
+    "why": Verb(IMAGES, "Show why a package is in a target, and what limits its version"),
     "tree": Verb(IMAGES, "Show the dependency tree of a target"),
     "push": Verb(DISTRIBUTION, "Push images to a registry"),
     "pull": Verb(DISTRIBUTION, "Pull an image from a registry into an OCI layout"),
     "sign": Verb(DISTRIBUTION, "Sign an image in a registry, with its provenance and SBOMs"),
-    "verify": Verb(DISTRIBUTION, "Verify an image: its signatures, its lock, its contents"),
+    "verify": Verb(DISTRIBUTION, "Verify the signatures, the lock and the contents of an image"),
     "registry": Verb(DISTRIBUTION, "List, tag, clean up or mirror the contents of a registry"),
     "cves": Verb(DISTRIBUTION, "List known vulnerabilities of locked targets"),
     "outdated": Verb(CURRENT, "List newer versions of packages of a target, a project or a file"),
-    "update": Verb(CURRENT, "Move a project to newer versions, or try newer versions of a matrix"),
+    "update": Verb(CURRENT, "Move a project to newer versions, or try newer versions in a matrix"),
     "slurm": Verb(SITES, "Write a Slurm job script for the image of a target"),
-    "ci": Verb(SITES, "List CI jobs, write them as a shell script, report their results"),
-    "site": Verb(SITES, "Write the targets of the matrix as static pages"),
-    "explain": Verb(SITES, "Explain a finding code of diagnose or audit"),
+    "ci": Verb(SITES, "List CI jobs, write them as a shell script, and report their results"),
+    "site": Verb(SITES, "Write the targets of the matrix as static web pages"),
+    "explain": Verb(SITES, "Explain the code of a finding of diagnose or audit"),
     "cache": Verb(SITES, "Show, prune and verify the cache of downloads and layers"),
     "help": Verb(SITES, "Show the help of a command", hidden=True),
 }
@@ -112,7 +112,7 @@ class Program(VerbGroup):
         self.commands: Any = Commands()
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Panel, name and summary of each listed verb, without importing the verbs."""
+        """The panel, name and summary of each listed verb, without importing the verbs."""
         return ((verb.panel, name, verb.summary) for name, verb in VERBS.items() if not verb.hidden)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
@@ -144,10 +144,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=HELP,
     help=(
-        "Reproducible container images for LLM reinforcement learning.\n\n"
-        "matrix.yaml names targets: versions of CUDA, torch, vLLM, trl and more that work together."
-        " `lock` locks every input of a target by hash; `build` makes an OCI image with a known"
-        " digest from the lock, without Docker, root or a GPU."
+        "Reproducible container images for LLM reinforcement learning.\n\nmatrix.yaml defines"
+        " targets: compatible versions of CUDA, torch, vLLM, TRL and other packages. `lock` locks"
+        " every input of a target by hash. `build` creates an OCI image with a known digest from"
+        " the lock, without Docker, root or a GPU."
     ),
 )
 
@@ -179,7 +179,7 @@ def _replacement(group: str) -> str | None:
     """The replacement of a removed verb that the command line names below `group`."""
     words = sys.argv[1 : 2 + group.count(" ")]
     replacement = REMOVED.get(" ".join(words))
-    return f"its replacement: imgbuild {replacement}" if replacement else None
+    return f"use imgbuild {replacement} instead" if replacement else None
 
 
 def _suggestion(error: Exception, text: str) -> str:
@@ -215,7 +215,7 @@ def run_verb() -> int:
             put(text)
             return InputError.exit_code
         message = f"{name}: {text}{_suggestion(error, text)}"
-        hint = f"see: imgbuild help{name.removeprefix('imgbuild')}"
+        hint = f"see imgbuild help{name.removeprefix('imgbuild')}"
         if type(error).__name__ == "UsageError":
             hint = _replacement(name) or hint
         if name in TAKES_COMMAND and type(error).__name__ == "NoSuchOption":

@@ -13,7 +13,7 @@ import typer
 
 from imgbuild.cli._allocation import Cluster, requested
 from imgbuild.cli._output import answer
-from imgbuild.cli._verb import Output, configure, parameters, taken
+from imgbuild.cli._verb import Output, configure, parameters, take_group
 from imgbuild.codec import write_bytes
 from imgbuild.errors import InputError
 from imgbuild.oci import layout
@@ -54,15 +54,15 @@ def on_slurm(name: str, function: Callable[..., None]) -> Callable[..., None]:
     together = [*verb_parameters, *parameters(Cluster)]
 
     def _verb(**options: Any) -> None:
-        cluster = taken(Cluster, options)
+        cluster = take_group(Cluster, options)
         if cluster.on == "local":
             if cluster != Cluster():
-                message = f"imgbuild {name}: options of Slurm need --on slurm"
-                raise InputError(message, hint="add --on slurm, or leave them out")
+                message = f"imgbuild {name}: Slurm options require --on slurm"
+                raise InputError(message, hint="add --on slurm, or omit them")
             function(**options)
             return
         defaults = {parameter.name: parameter.default for parameter in verb_parameters}
-        _run(name, options, _handed(name, options, defaults), cluster)
+        _run(name, options, _task_options(name, options, defaults), cluster)
 
     _verb.__name__, _verb.__doc__ = function.__name__, function.__doc__
     _verb.__signature__ = signature.replace(parameters=together)  # type: ignore[attr-defined]
@@ -72,7 +72,7 @@ def on_slurm(name: str, function: Callable[..., None]) -> Callable[..., None]:
     return _verb
 
 
-def _handed(
+def _task_options(
     verb: str, options: Mapping[str, Any], defaults: Mapping[str, object]
 ) -> tuple[str, ...]:
     """The options of the verb for each task; InputError for an option that tasks do not support."""
@@ -85,7 +85,7 @@ def _handed(
             message = (
                 f"--on slurm and --{NAMED.get(name, name).replace('_', '-')} cannot be combined"
             )
-            raise InputError(message, hint="leave one of them out")
+            raise InputError(message, hint="omit one of them")
         if value is True:
             words.append(flag)
         else:
@@ -123,10 +123,11 @@ def _run(verb: str, options: Mapping[str, Any], handed: tuple[str, ...], cluster
             if layout.check(session.project.output(task.target), task.digest)
         }
         done = [entry for entry in done if entry.target in built]
-    taken = {entry.target for entry in done} | {entry.target for entry in live}
-    unsubmitted = tuple(task for task in tasks if task.target not in taken)
+    known_targets = {entry.target for entry in done} | {entry.target for entry in live}
+    unsubmitted = tuple(task for task in tasks if task.target not in known_targets)
     console.info(
-        f"{len(unsubmitted)} to submit, {len(live)} already queued, {len(done)} already done"
+        f"tasks: {len(unsubmitted)} to submit, {len(live)} already queued, {len(done)} already"
+        " completed"
     )
     if unsubmitted:
         live += array.start(
@@ -175,7 +176,7 @@ def _report(
     if bad:
         console.error(
             f"{len(bad)} of {len(ends)} targets failed: {', '.join(bad)}",
-            hint="the same command submits these again",
+            hint="run the same command again to resubmit them",
         )
         raise typer.Exit(1)
 

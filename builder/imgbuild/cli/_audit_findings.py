@@ -41,8 +41,8 @@ CodePaths = Annotated[
     list[Path] | None,
     option(
         "--code",
-        "Audit the code at this path against the packages: Python, notebooks, shell scripts, YAML,"
-        " JSON, Dockerfiles; repeatable.",
+        "Audit the code at this path against the packages: Python files, notebooks, shell scripts,"
+        " YAML, JSON and Dockerfiles. Can be repeated.",
         metavar="PATH",
         panel=SELECT,
         often=True,
@@ -52,8 +52,8 @@ Replace = Annotated[
     list[str] | None,
     option(
         "--replace",
-        "Replace a package of the target with a fork: NAME=PATH of a checkout, or NAME=git+URL@REV."
-        " Its code is audited too; repeatable.",
+        "Replace a package of the target with a fork, NAME=PATH of a checkout or NAME=git+URL@REV,"
+        " and audit its code too. Can be repeated.",
         metavar="NAME=FORK",
         panel=SELECT,
     ),
@@ -62,8 +62,8 @@ OutputFormat = Annotated[
     Format | None,
     option(
         "--output-format",
-        "The format of findings: text, json (the same as --json), sarif (SARIF 2.1.0, for code"
-        " scanning) or github (workflow annotations). Default: text.",
+        "The output format of findings: text, json (equivalent to --json), sarif (SARIF 2.1.0, for"
+        " code scanning) or github (workflow annotations). Default: text.",
         panel=OUTPUT,
     ),
 ]
@@ -74,7 +74,7 @@ def unread_line(entry: Unread) -> str:
 
 
 def code_lines(report: CodeReport, *, notes: bool) -> Iterator[str]:
-    """The findings in a user's code, one line each, and the parts that were not read."""
+    """The findings in a user's code as one line each, then the parts that were not read."""
     for finding in report.findings:
         if notes or finding.severity is not Severity.NOTE:
             kind = "" if finding.severity is Severity.ERROR else f" {finding.severity}:"
@@ -122,7 +122,7 @@ def read_code(
 
 
 def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
-    """Reports as text: errors and warnings, with `notes` also notes, then unread parts.
+    """Reports as text: errors and warnings, notes if `notes` is set, then unread parts.
 
     Findings with the same subject are shown once, at the first place; many absent packages are
     combined into two lines after the others.
@@ -178,7 +178,7 @@ def _subject(finding: Finding) -> tuple[str, ...]:
 
 
 def is_absent(finding: Finding) -> bool:
-    """Whether it is an error because a package is not in the package set."""
+    """Whether the finding is an error because a package is missing from the package set."""
     evidence = finding.evidence
     return (
         finding.severity is Severity.ERROR
@@ -201,8 +201,8 @@ def _absent(findings: Sequence[Finding]) -> Iterator[str]:
         elif evidence is not None:
             imported[evidence.subject.partition(".")[0]] = None
     for names, text, check in (
-        (required, "required and not in this package set", "metadata"),
-        (imported, "imported, and no package in this package set provides them", "imports"),
+        (required, "required, but not in this package set", "metadata"),
+        (imported, "imported, but not provided by any package in this package set", "imports"),
     ):
         if names:
             more = (

@@ -21,20 +21,20 @@ Gate = Annotated[
     list[Tier] | None,
     option(
         "--gate",
-        "A tier of smoke tests that an image must pass before it is tagged; repeatable. Default:"
-        " as in ci.yaml.",
+        "A tier of smoke tests that an image must pass before it is tagged. Can be repeated."
+        " Default: the tiers in ci.yaml.",
         metavar="TIER",
     ),
 ]
 NoGpu = Annotated[
-    bool, option("--no-gpu", "Leave out tiers that need a GPU: for a change under review.")
+    bool, option("--no-gpu", "Skip tiers that need a GPU, for example for a change under review.")
 ]
 Results = Annotated[
     Path | None,
     option(
         "--results",
-        "The folder of results. Default: build/ci next to the matrix. Jobs on several machines"
-        " share this folder, or a copy of it.",
+        "The folder for results. Jobs on several machines share this folder or a copy of it."
+        " Default: build/ci next to the matrix.",
         metavar="FOLDER",
         often=True,
     ),
@@ -60,7 +60,7 @@ def chosen(
         retired = [item.name for item in selected if item.target.retired]
         selected = [item for item in selected if item.name not in retired]
         if retired:
-            console.info(f"retired, and left out unless named: {', '.join(retired)}")
+            console.info(f"retired targets, selected only by name: {', '.join(retired)}")
     there = {}
     if registry is not None:
         client = Client(plain_http=plain_http, origin=True, reporter=console)

@@ -19,7 +19,7 @@ from imgbuild.values import Arch, of_machine
 
 
 def locked(selection: Filter, names: Sequence[str]) -> list[tuple[Lock, Arch]]:
-    """The locks of `names`, or all, each with one architecture: `arch`, else this machine's."""
+    """The locks of `names` (default: all), each with one architecture: `arch`, else the host's."""
     arch = at_most_one(selection.arches, "one architecture is shown at a time")
     patterns = [*names, *selection.named]
     chosen = choose(

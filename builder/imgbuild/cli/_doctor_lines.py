@@ -26,7 +26,7 @@ Groups = dict[tuple[str, tuple[str, ...]], list[str]]
 
 
 def lines(diagnosis: Diagnosis, rows: Rows) -> Iterator[str]:
-    """Results by group, with reasons and remarks; test records; which target to use, and why."""
+    """The results by group with reasons and remarks, test records, and the recommended target."""
     fitting = [fit.target for fit in diagnosis.verdicts if fit.fits and not fit.retired]
     full = {fit.target: fit.unrestricted for fit in diagnosis.verdicts}
     head, *below = _table(fitting, rows, full) if fitting else [""]
@@ -113,7 +113,7 @@ def _tested(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
     if not fitting or not comparable(host):
         return
     if not runs:
-        yield f"tested on a GPU: none of these on {host.arch}"
+        yield f"none of these has been tested on a GPU on {host.arch}"
         yield ""
         return
     models = sorted({name.removeprefix("NVIDIA ") for run in runs for name in run.gpu})
@@ -145,15 +145,15 @@ def _use(diagnosis: Diagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
     judged = {verdict.target for verdict in diagnosis.verdicts}
     if diagnosis.best and diagnosis.best not in judged:
         if not any(verdict.fits for verdict in diagnosis.verdicts):
-            yield f"use another target: {diagnosis.best} ({ORDER})"
+            yield f"use {diagnosis.best} instead ({ORDER})"
     elif diagnosis.best:
         yield f"use: {diagnosis.best} ({ORDER})"
         newest = [each for each in (_newest(name, fitting) for name in FRAMEWORKS) if each]
         if {target for _, target in newest} - {diagnosis.best}:
-            yield "by framework, the newest version that fits:"
+            yield "the newest compatible version of each framework:"
             yield from (f"{GAP}{line}" for line in aligned(newest))
     elif not comparable(diagnosis.host):
-        yield "no recommendation without a GPU and its driver"
+        yield "no target is recommended, because no GPU with a driver was found"
     else:
         yield f"no target is compatible with {diagnosis.host.phrase}"
 

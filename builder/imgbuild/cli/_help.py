@@ -106,7 +106,7 @@ class VerbGroup(TyperGroup):
             return super().parse_args(ctx, args)
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Panel, name and summary of each listed verb."""
+        """The panel, name and summary of each listed verb."""
         for name, each in self.commands.items():
             if not each.hidden:
                 yield getattr(each, "rich_help_panel", None) or "Commands", name, summary(each)
@@ -124,7 +124,7 @@ def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -
             flag = max(option.opts, key=len)
             values = " and ".join(given_values(option.opts, args)) or "several"
             message = f"{ctx.command_path}: {flag} accepts one value, not {values}"
-            raise InputError(message, hint="use one of them, or run the command once for each")
+            raise InputError(message, hint="use one of them, or run the command once per value")
 
 
 def given_values(flags: Sequence[str], args: Sequence[str]) -> list[str]:
@@ -285,7 +285,7 @@ def choices(parameter: Any) -> list[str]:
 
 
 def flags(option: Any) -> str:
-    """The forms of an option: the long name first, its opposite after a slash."""
+    """The names of an option: the long one first, the opposite after a slash."""
     names = sorted(option.opts, key=lambda name: -len(name))
     value = metavar(option)
     words = [f"{names[0]} {value}".rstrip(), *names[1:]]

@@ -18,7 +18,7 @@ def driver(text: str) -> str:
     """The version that `--driver` names; InputError if it is not a valid version."""
     if not _DRIVER.fullmatch(text):
         message = f"--driver {text}: expected a version such as 535 or 580.65.06"
-        raise InputError(message, hint="nvidia-smi shows it")
+        raise InputError(message, hint="run nvidia-smi to show the driver version")
     return text
 
 
@@ -26,7 +26,7 @@ def gpu(text: str) -> GpuModel:
     """The GPU that `--gpu` names; InputError, with a similar name, for an unknown one."""
     model = gpu_models.find(text)
     if model is None:
-        message = f"--gpu {text}: not a compute capability, nor the name of a GPU"
+        message = f"--gpu {text}: neither a compute capability nor the name of a GPU"
         near = gpu_models.similar(text)
         hint = f"did you mean {near}? " if near else "such as H100 or RTX 4090; "
         raise InputError(message, hint=f"{hint}a compute capability also works: 9.0, sm_90")
@@ -43,8 +43,8 @@ def described(given_driver: str | None, names: Sequence[str], arch: Arch | None)
     needed = {model.arch: name for name, model in models.items() if model.arch}
     if len(needed) > 1 or (arch and needed and arch not in needed):
         arches = " and ".join(f"{name} is built with {each}" for each, name in needed.items())
-        message = f"no machine combines these: {arches}{f', --arch {arch}' if arch else ''}"
-        raise InputError(message, hint="leave --arch out, or name one kind of GPU")
+        message = f"no machine has both: {arches}{f', --arch {arch}' if arch else ''}"
+        raise InputError(message, hint="omit --arch, or specify one kind of GPU")
     return Host(
         arch=arch or next(iter(needed), Arch.X86_64),
         driver=driver(given_driver) if given_driver is not None else "",

@@ -32,7 +32,7 @@ BEFORE = 40  # of these at most before the place
 
 
 def excerpt(problem: Problem) -> list[str]:
-    """Three lines: a margin, the line with its number, the carets. Empty without a source."""
+    """A margin, the numbered line and the carets as three lines; empty without a source."""
     if problem.source is None or problem.line is None or problem.column is None:
         return []
     at = problem.column - 1
@@ -48,14 +48,14 @@ def excerpt(problem: Problem) -> list[str]:
     return [f"{margin} |", f"{number} | {visible(shown)}", f"{margin} | {indent}{carets}"]
 
 
-STOPPED = "interrupted; finished work is kept: run the same command again to continue"
+STOPPED = "interrupted; completed work is kept, so run the same command again to continue"
 
 
 ASCII = str.maketrans({"→": "->", "…": "...", "─": "-", "│": "|", "├": "|", "└": "`"})
 
 
-def in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """An error handler of codecs: ASCII for characters that the encoding lacks, else escapes.
+def replace_unsupported(error: UnicodeError) -> tuple[str, int]:
+    """An error handler for codecs that replaces unsupported characters with ASCII or escapes.
 
     In JSON, all of them are escaped.
     """
@@ -68,7 +68,7 @@ def in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 def main() -> None:
     """Run the command line; exits with 0, the status of the error's class, or that of a command."""
-    codecs.register_error("imgbuild", in_ascii)
+    codecs.register_error("imgbuild", replace_unsupported)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # another encoding than UTF-8 lacks characters
             stream.reconfigure(errors="imgbuild")
@@ -88,7 +88,7 @@ def main() -> None:
         elif isinstance(error, ImgbuildError):
             status = report(error)
         elif isinstance(error, OSError):
-            status = report(_of_system(error))
+            status = report(_system_error(error))
         else:
             raise
     sys.exit(status)
@@ -106,7 +106,7 @@ def _stopped(error: Exception) -> int:
     return report(terminated)
 
 
-def _of_system(error: OSError) -> ImgbuildError:
+def _system_error(error: OSError) -> ImgbuildError:
     """An error with a message for `error`, which no caller has described."""
     try:
         sys.stdout.flush()  # the rest of a result or of a help text that cannot be written

@@ -48,7 +48,7 @@ class MovedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moved_row(name: str, before: Session, after: Session, planned: ProjectMove) -> MovedRow:
-    old = _old(before, name, planned)
+    old = _previous_lock(before, name, planned)
     lock = lock_file.read_lock(after.project.images, name)
     new = (lock, image_digests.read_digests(after.project.images, lock))
     difference = image_diff.diff(old, new)
@@ -74,7 +74,7 @@ def _required(name: str, session: Session) -> tuple[str, ...]:
     return tuple(sorted({*item.requirements.named, *item.row.pins, *item.row.requires}))
 
 
-def _old(before: Session, name: str, planned: ProjectMove) -> tuple[Lock, TargetDigests]:
+def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lock, TargetDigests]:
     """The previous lock and digests of the row, or those of its published target if it had none."""
     images = before.project.images
     try:
@@ -115,7 +115,7 @@ def _place(finding: CodeFinding) -> tuple[str, int, int, int, str]:
 
 
 def lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
-    """The difference as text: with `whole` all packages, else those that the row requires."""
+    """The difference as text, for all packages if `whole`, else for those that the row requires."""
     renewed = row.before == row.after
     yield (
         f"{row.target}: {row.after}, newest lock"
@@ -133,7 +133,7 @@ def lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
         for change in shown:
             yield f"  {change.package} {change.before or '(new)'} → {change.after or '(removed)'}"
         if len(shown) < len(part.changes):
-            yield f"  and {len(part.changes) - len(shown)} others: --packages lists all"
+            yield f"  and {len(part.changes) - len(shown)} others; --packages lists all"
     yield f"new findings in the project's code: {len(row.findings) or 'none'}"
     for finding in row.findings[:SHOWN]:
         yield f"  {finding.where}: {finding.severity}: {finding.message}"

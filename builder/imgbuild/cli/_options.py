@@ -99,7 +99,7 @@ def _factor(value: object) -> float:
     except ValueError:
         number = 0.0
     if not 0.1 <= number < float("inf"):
-        message = f"{text!r} is not a factor; expected a number of at least 0.1"
+        message = f"{text!r} is not a valid factor; expected a number of at least 0.1"
         raise typer.BadParameter(message)
     return number
 
@@ -113,40 +113,48 @@ def complete_target(incomplete: str) -> list[str]:
 
 
 TARGET = Definition(
-    "--target -t", "A target by its name; repeatable.", metavar="NAME", panel=SELECT,
+    "--target -t", "A target, by name. Can be repeated.", metavar="NAME", panel=SELECT,
     autocompletion=complete_target,
 )  # fmt: skip
-ALL = Definition("--all", "All targets of the matrix.", panel=SELECT, often=True)
+ALL = Definition("--all", "Select all targets of the matrix.", panel=SELECT, often=True)
 _ARCH = ("--arch", "The architecture: x86_64 (amd64) or arm64 (aarch64).")
 ARCH = Definition(*_ARCH, metavar="ARCH", panel=SELECT, often=True, parser=_arch, callback=_each)
 BUILD_ARCH = Definition(
     *_ARCH, metavar="ARCH", panel=SELECT, often=True, parser=_arch_or_all, callback=_each
 )
-OUTPUT_PATH = Definition("--output -o", "Write the result here.", metavar="PATH", often=True)
-FORMAT = Definition("--format", "The format of the result.", metavar="FORMAT", often=True)
-THROUGH = Definition("--through", "The engine that runs the image.", metavar="NAME", often=True)
-BUILDER = Definition("--builder", "The builder of the image.", often=True)
-PART = Definition("--only", "Only this part of the image: base or wheels.")
-KEEP = Definition("--keep/--drop", "Keep files that are downloaded or built by this command, or"
-                                   " remove them after"
-                  " use.")  # fmt: skip
-AGAIN = Definition("--again", "Also redo work that is up to date.")
-FULL = Definition("--full", "Print everything, not only the main part.", panel=OUTPUT, often=True)
+OUTPUT_PATH = Definition(
+    "--output -o", "Write the result to this path.", metavar="PATH", often=True
+)
+FORMAT = Definition("--format", "The output format.", metavar="FORMAT", often=True)
+THROUGH = Definition("--through", "How to run the image.", metavar="NAME", often=True)
+BUILDER = Definition("--builder", "The builder to use.", often=True)
+PART = Definition("--only", "Select one part of the image: base or wheels.")
+KEEP = Definition("--keep/--drop", "Keep or remove the files that this command downloads or"
+                                   " builds.")  # fmt: skip
+AGAIN = Definition("--again", "Repeat work even if its result is up to date.")
+FULL = Definition(
+    "--full", "Print the complete result instead of a summary.", panel=OUTPUT, often=True
+)
 CHECK = Definition(
-    "--check", "Only check that the committed files are current; exit status 5 if not."
+    "--check",
+    "Check that the committed files are up to date, without writing them. Exits with"
+    " status 5 if one is not.",
 )
 GPUS = Definition("--gpus", "The number of GPUs, or 'all'.", metavar="COUNT", often=True,
                   parser=_count, setting=True)  # fmt: skip
-GPU = Definition("--gpu", "A GPU by its name or compute capability: A100, RTX 4090, 9.0.",
+GPU = Definition("--gpu", "A GPU model or compute capability, such as A100, RTX 4090 or 9.0.",
                  metavar="GPU", panel=SELECT, often=True)  # fmt: skip
-DRIVER = Definition("--driver", "An NVIDIA driver: 580.65.06, or 535 for the newest of its branch.",
+DRIVER = Definition("--driver", "An NVIDIA driver version, such as 580.65.06, or a branch, such as"
+                                " 535, for its latest release.",
                     metavar="VERSION", panel=SELECT, often=True)  # fmt: skip
 ENV = Definition(
-    "--env -e", "Set an environment variable; NAME alone passes your shell's value. Repeatable.",
+    "--env -e", "Set an environment variable. NAME without a value passes the value from your"
+                " shell. Can be repeated.",
     metavar="NAME[=VALUE]", often=True,
 )  # fmt: skip
 SIF_FILE = Definition("--sif-file", "The SIF file to use.", metavar="FILE")
-KEY = Definition("--key", "The public key to check signatures with (PEM: P-256 or Ed25519).",
+KEY = Definition("--key", "The public key to verify signatures with, in PEM format (P-256 or"
+                          " Ed25519).",
                  metavar="FILE", often=True)  # fmt: skip
 REGISTRY_PLACE = Definition(
     "--registry", "The repository of the published images.", metavar="HOST/REPOSITORY",
@@ -156,62 +164,80 @@ LOCK = Definition("--lock", "The lock to use.", metavar="PLACE",
                   panel=SELECT, often=True)  # fmt: skip
 REQUIREMENTS = Definition(
     "--requirements -r",
-    "Read requirements from this file: requirements.txt, pyproject.toml, a lock file; or from the"
-    " files of a folder. Repeatable.",
+    "Read requirements from a file, such as requirements.txt, pyproject.toml or a lock file, or"
+    " from the files in a folder. Can be repeated.",
     metavar="FILE", panel=SELECT, often=True,
 )  # fmt: skip
-SOLVE = Definition("--solve", "Solve for versions.", often=True)
-PACKAGES = Definition("--packages", "The wheels and Debian packages, with versions.", often=True)
-PYTHON = Definition("--python", "The Python version.", metavar="X.Y", panel=SELECT)
+SOLVE = Definition("--solve", "Solve for package versions.", often=True)
+PACKAGES = Definition("--packages", "List all packages.", often=True)
+PYTHON = Definition("--python", "The Python version, such as 3.12.", metavar="X.Y", panel=SELECT)
 CUDA = Definition("--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=SELECT,
                   often=True)  # fmt: skip
-BASE = Definition("--base", "A base of the matrix.", metavar="NAME", panel=SELECT)
-SYSTEM = Definition("--system", "A Debian package; repeatable.", metavar="PACKAGE", often=True)
-DRY_RUN = Definition("--dry-run", "Print what would be done, and change nothing.", often=True)
-SHARED = Definition("--shared", "Shared memory, in MB.", metavar="MB", min=0, setting=True)
-FROM = Definition("--from", "The source to start from.", metavar="PLACE", often=True)
+BASE = Definition(
+    "--base", "The base to use, by its name in the matrix.", metavar="NAME", panel=SELECT
+)
+SYSTEM = Definition(
+    "--system", "A Debian package, by name. Can be repeated.", metavar="PACKAGE", often=True
+)
+DRY_RUN = Definition("--dry-run", "Print the planned actions without performing them.", often=True)
+SHARED = Definition(
+    "--shared", "The size of shared memory, in MB.", metavar="MB", min=0, setting=True
+)
+FROM = Definition("--from", "The source to read.", metavar="PLACE", often=True)
 
-Arches = Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")]
+Arches = Annotated[
+    list[Arch] | None, ARCH("Can be repeated or comma-separated. Default: all architectures.")
+]
 BuildArches = Annotated[
     list[Arch | Literal["all"]] | None,
-    BUILD_ARCH("Repeatable, or with commas; or 'all'. Default: this machine's, or the target's only"
-               " one."),
+    BUILD_ARCH("Can be repeated or comma-separated; 'all' selects all. Default: the architecture"
+               " of this machine, or the only one of the target."),
 ]  # fmt: skip
-OneArch = Annotated[list[Arch] | None, ARCH("Default: this machine's, or the image's only one.")]
+OneArch = Annotated[
+    list[Arch] | None,
+    ARCH("Default: the architecture of this machine, or the only one of the image."),
+]
 LayoutFolder = Annotated[
     Path | None, option("--layout", "The OCI layout of the image. Default: build/TARGET.",
                         metavar="PATH")
 ]  # fmt: skip
 Jobs = Annotated[
     int,
-    option("--jobs -j", "Number of parallel processes (0: one for each core).", metavar="N",
+    option("--jobs -j", "The number of parallel processes, or 0 for one per core.", metavar="N",
            parser=_jobs, setting=True),
 ]  # fmt: skip
 KernelCache = Annotated[
     bool,
-    option("--kernel-cache/--no-kernel-cache", "Keep what the image compiles while it runs (Triton,"
-           " torch.compile, FlashInfer, vLLM) in imgbuild's cache, for its next run.",
+    option("--kernel-cache/--no-kernel-cache", "Store kernels that are compiled at run time (by"
+                                               " Triton, torch.compile, FlashInfer or vLLM) in"
+                                               " imgbuild's cache, and reuse them in later runs.",
            panel=CONTAINER),
 ]  # fmt: skip
 Osv = Annotated[
     str | None,
-    option("--osv", "The server with OSV's API. Default: $IMGBUILD_OSV, else"
-           " https://api.osv.dev.", metavar="URL"),
+    option("--osv", "The URL of a server with the OSV API. Default: $IMGBUILD_OSV, else"
+                    " https://api.osv.dev.", metavar="URL"),
 ]  # fmt: skip
 Offline = Annotated[
-    bool, option("--offline", "Use the cache only; fail if a file is missing from it.", often=True)
+    bool,
+    option(
+        "--offline",
+        "Disable network access, and fail if a required file is not in the cache.",
+        often=True,
+    ),
 ]
 PlainHttp = Annotated[
     list[str] | None,
-    option("--plain-http", "Use HTTP without TLS for this registry; repeatable.",
+    option("--plain-http", "Connect to this registry over HTTP, without TLS. Can be repeated.",
            metavar="HOST[:PORT]", panel=REGISTRY),
 ]  # fmt: skip
 Mirror = Annotated[
     str | None,
     option(
         "--mirror",
-        "Fetch inputs from this mirror first, then from the indexes; or 'off'. Default:"
-        " $IMGBUILD_MIRROR, else the setting of `imgbuild registry mirror use`.",
+        "Download inputs from this mirror, and only files that it lacks from the indexes; 'off'"
+        " uses no mirror. Default: $IMGBUILD_MIRROR, else the mirror set with `imgbuild registry"
+        " mirror use`.",
         metavar="HOST/REPOSITORY",
         panel=REGISTRY,
     ),
@@ -220,42 +246,50 @@ MirrorOnly = Annotated[
     bool,
     option(
         "--mirror-only",
-        "Do not fall back to other servers for files that the mirror lacks.",
+        "Fail if the mirror lacks a file, instead of downloading it from another server.",
         panel=REGISTRY,
     ),
 ]
 Apptainer = Annotated[
     list[str] | None,
-    option("--apptainer", "An option for apptainer exec, such as --apptainer=--nvccli; repeatable.",
+    option("--apptainer", "An additional option for `apptainer exec`, such as"
+                          " --apptainer=--nvccli. Can be repeated.",
            metavar="OPTION"),
 ]  # fmt: skip
 SharedMemory = Annotated[
-    int, SHARED("The amount that must be free. 0: no minimum; 1 GB is recommended.")
+    int,
+    SHARED("Requires this amount to be free; 0 requires nothing. At least 1 GB is recommended."),
 ]
 JUnit = Annotated[
     Path | None,
-    option("--junit", "Also write the result as JUnit XML.", metavar="FILE", panel=OUTPUT),
+    option(
+        "--junit",
+        "Also write the results to this file, as JUnit XML.",
+        metavar="FILE",
+        panel=OUTPUT,
+    ),
 ]
 Record = Annotated[
     bool,
     option(
         "--record",
-        "Add the test runs to images/TARGET/smoke.json, passed or failed.",
+        "Add the test runs to images/TARGET/smoke.json, whether they passed or failed.",
         panel=OUTPUT,
         often=True,
     ),
 ]
 TimeoutFactor = Annotated[
     float,
-    option("--timeout-factor", "Multiply time limits: for emulated or busy machines.", metavar="N",
+    option("--timeout-factor", "Multiply all time limits by this factor, for example on an"
+                               " emulated or busy machine.", metavar="N",
            parser=_factor, setting=True),
 ]  # fmt: skip
 SignKey = Annotated[
     Path | None,
     option(
         "--sign-key",
-        "The private key to sign with: PEM (P-256 or Ed25519) or cosign.key. Its password is read"
-        " from the terminal, or from $COSIGN_PASSWORD.",
+        "The private key to sign with: a PEM file (P-256 or Ed25519) or cosign.key. Its password"
+        " is read from $COSIGN_PASSWORD or the terminal.",
         metavar="FILE",
         panel=REGISTRY,
         often=True,
@@ -263,11 +297,11 @@ SignKey = Annotated[
 ]
 Keyless = Annotated[
     bool,
-    option("--keyless", "Sign with the identity of the CI job, through the cosign program.",
+    option("--keyless", "Sign with the identity of the CI job. Requires cosign.",
            panel=REGISTRY),
 ]  # fmt: skip
 Reference = Annotated[
-    str, typer.Argument(metavar="REF", help="An image in a registry, by tag or digest.")
+    str, typer.Argument(metavar="REF", help="An image in a registry, by tag or by digest.")
 ]
 
 

@@ -16,7 +16,7 @@ from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.values import Arch
 
 HEAD = ("package", "has", "allowed", "newest", "blocked by")
-UNAUDITED = "allowed: by METADATA and learned constraints; no code was read"
+UNAUDITED = "allowed means by METADATA and learned constraints; no code was read"
 REASONS = 2  # of a package, in the table
 ROWS = 8  # Debian packages and vulnerabilities, in the table
 NONE = "-"
@@ -45,7 +45,7 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines(report: OutdatedReport, *, whole: bool) -> list[str]:
-    """The report as text; with `whole` all packages, else those that are required."""
+    """The report as text, for all packages if `whole`, else for required ones."""
     shown = [each for each in report.packages if whole or each.required]
     rows = [
         *(_row(each) for each in sorted(shown, key=lambda each: not each.required)),
@@ -76,8 +76,8 @@ def _targets(report: OutdatedReport) -> Iterator[str]:
     """The source of Debian updates, why the target is retired, targets with newer versions."""
     if report.base is not None and any(each.security for each in report.base.updates):
         yield (
-            "Debian's updates come with a new lock: in a project, `like: TARGET` instead of"
-            f" `extends`; in a clone of imgbuild: imgbuild update {report.name} --axis base"
+            "to get Debian's updates, lock again: in a project, with `like: TARGET` instead of"
+            f" `extends`; in a clone of imgbuild, with imgbuild update {report.name} --axis base"
         )
     if report.retired:
         yield f"{report.name} is retired: {report.retired}"
@@ -111,7 +111,7 @@ def _title(report: OutdatedReport) -> str:
 
 def _row(each: NewerVersion) -> tuple[str, ...]:
     if each.error:
-        return (each.package, each.version or NONE, NONE, NONE, f"not looked up: {each.error}")
+        return (each.package, each.version or NONE, NONE, NONE, f"not checked: {each.error}")
     words = [*each.reasons[:REASONS]]
     if len(each.reasons) > REASONS:
         words.append(f"{len(each.reasons) - REASONS} more")
@@ -172,7 +172,13 @@ def _vulnerable(known: KnownVulnerabilities | None, *, whole: bool) -> Iterator[
         yield _vulnerability(each)
     rest = 0 if whole else len(open_ones) - min(len(counted), ROWS)
     if rest:
-        yield ("advisories", NONE, NONE, NONE, f"and {rest} vulnerabilities: imgbuild cves")
+        yield (
+            "advisories",
+            NONE,
+            NONE,
+            NONE,
+            f"and {rest} more vulnerabilities; imgbuild cves lists them",
+        )
 
 
 def _vulnerability(each: Vulnerability) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ Style = Callable[[str], Sequence[tuple[str, str]]]  # a line → its parts, with
 
 
 def answer(value: Any, lines: Sequence[str], style: Style | None = None) -> None:
-    """Write the result of a verb: with `--json` canonical JSON of `value`, else `lines`.
+    """Write the result of a verb: `value` as canonical JSON with `--json`, else `lines`.
 
     Control characters are escaped in both: texts come from locks, servers and file names. `style`
     applies in a terminal.
@@ -43,7 +43,7 @@ def answer(value: Any, lines: Sequence[str], style: Style | None = None) -> None
 
 
 def answer_file(value: Any, texts: Sequence[str]) -> None:
-    """As `answer`, for texts that are files, which are written unchanged."""
+    """Write a text file as the result of a verb, unchanged; with `--json` as `answer` does."""
     if console.json or not texts:
         answer(value, [])
     else:
@@ -66,7 +66,7 @@ def put(text: str) -> None:
 
 def unwritten(error: OSError) -> WorkFailed:
     """The error for a stdout that is full or closed."""
-    message = f"stdout: the result cannot be written: {error.strerror or error}"
+    message = f"the result cannot be written to stdout: {error.strerror or error}"
     return WorkFailed(message, hint="the command itself completed")
 
 

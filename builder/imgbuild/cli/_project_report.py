@@ -43,9 +43,9 @@ def read_lines(files: ReadFiles) -> list[str]:
             also = " also" if chosen else ""
             lines.append(f"{option} takes{also} {', '.join(others[:CHOICES])}{words}")
     left_out = declared_files.left_out(declared)
-    lines += [f"left out {line}" for line in left_out[:LEFT_OUT]]
+    lines += [f"omitted {line}" for line in left_out[:LEFT_OUT]]
     more = len(left_out) - LEFT_OUT
-    return [*lines, f"and {more} more left out; --json lists all"] if more > 0 else lines
+    return [*lines, f"and {more} more omitted; --json lists all"] if more > 0 else lines
 
 
 def python_lines(declared: Declared, choice: Choice) -> list[str]:
@@ -84,8 +84,8 @@ def lines(choice: Choice | None, matrix: Path) -> list[str]:
         *table(choice.candidates[:SHOWN]),
         "",
         *folded(changes(choice.chosen)),
-        *folded(kept(choice.chosen, matrix)),
-        *folded(map(in_short, choice.candidates[1:SHOWN])),
+        *folded(command_to_keep_versions(choice.chosen, matrix)),
+        *folded(map(change_summary, choice.candidates[1:SHOWN])),
         "",
         f"# {matrix.name}",
         *_row(matrix),
@@ -118,30 +118,30 @@ def changes(chosen: Candidate) -> list[str]:
     """The requirements that the first target meets, and the packages to add or change."""
     lines = [f"{chosen.form} {chosen.target}: {count(len(chosen.met), 'requirement')} met"]
     if chosen.added:
-        lines.append(f"added: {', '.join(_few(chosen.added, ADDED))}")
+        lines.append(f"added: {', '.join(_first_few(chosen.added, ADDED))}")
     lines += [f"changed: {change}" for change in chosen.changed[:CHANGES]]
     if len(chosen.changed) > CHANGES:
         lines.append(f"and {len(chosen.changed) - CHANGES} more changes; --json lists all")
     return lines
 
 
-def kept(chosen: Candidate, matrix: Path) -> list[str]:
-    """How to keep all versions of the target, if only lines of the project require others."""
+def command_to_keep_versions(chosen: Candidate, matrix: Path) -> list[str]:
+    """The command that keeps the target's versions, if only lines of the project require others."""
     if not chosen.changed or any(change.by for change in chosen.changed):
         return []
     relax = " ".join(f"--relax {change.package}" for change in chosen.changed[:CHANGES])
     return [f"to keep the versions of {chosen.target}: rm {matrix.name} && imgbuild init {relax}"]
 
 
-def in_short(other: Candidate) -> str:
-    """The packages to add to another target or to change in it, in one line."""
+def change_summary(other: Candidate) -> str:
+    """One line with the packages to add to another target, or to change in it."""
     changed = [f"{each.package} {each.has} -> {each.wanted}" for each in other.changed]
-    parts = [f"add {', '.join(_few(other.added))}"] if other.added else []
-    parts += [f"change {', '.join(_few(changed))}"] if changed else []
+    parts = [f"add {', '.join(_first_few(other.added))}"] if other.added else []
+    parts += [f"change {', '.join(_first_few(changed))}"] if changed else []
     return f"{other.target}: {'; '.join(parts) or 'nothing to add or change'}"
 
 
-def _few(words: Sequence[str], most: int = FEW) -> list[str]:
+def _first_few(words: Sequence[str], most: int = FEW) -> list[str]:
     more = len(words) - most
     return [*words[:most], f"{more} more"] if more > 0 else [*words]
 

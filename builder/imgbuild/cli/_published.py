@@ -20,7 +20,7 @@ def client(
     """The registry's client, and the image that `image` names."""
     named = image_reference.parse(image)
     if not named.target:
-        message = f"{image}: the tag or digest is missing"
+        message = f"{image}: a tag or digest is required"
         raise InputError(message, hint=f"add it: {image}:TARGET")
     return Client(
         plain_http=plain_http or (), offline=offline, origin=origin, reporter=console
@@ -31,7 +31,7 @@ def lock(targets: list[str] | None, file: str | None, matrix: Path | None) -> Ex
     """The lock with which the image is compared; None if none was named."""
     if len(targets or []) + (file is not None) > 1:
         message = "only one --target or --lock can be given"
-        raise InputError(message, hint="name one lock")
+        raise InputError(message, hint="specify one lock")
     if targets:
         return expected_lock.of_project(open_project(matrix), targets[0])
     return expected_lock.of_folder(Path(file)) if file is not None else None

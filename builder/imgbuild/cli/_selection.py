@@ -68,7 +68,7 @@ def single(names: Sequence[str]) -> str:
     """The name of the one selected target; InputError if there are several."""
     if len(names) > 1:
         message = f"several targets match: {', '.join(names)}"
-        raise InputError(message, hint="name one of them")
+        raise InputError(message, hint="specify one of them")
     return names[0]
 
 
@@ -106,7 +106,7 @@ def at_most_one(arches: Sequence[Arch] | None, what: str) -> Arch | None:
     named = list(dict.fromkeys(arches or []))
     if len(named) > 1:
         message = f"--arch {' --arch '.join(named)}: {what}"
-        raise InputError(message, hint="name one of them")
+        raise InputError(message, hint="specify one of them")
     return named[0] if named else None
 
 
@@ -115,7 +115,7 @@ def split_places(words: Sequence[str] | None) -> tuple[list[str], str | None]:
     slashed = [word for word in words or [] if "/" in word]
     if len(slashed) > 1:
         message = f"one repository is expected, not {' and '.join(slashed)}"
-        raise InputError(message, hint="name the targets, and one HOST/REPOSITORY")
+        raise InputError(message, hint="specify the targets, and one HOST/REPOSITORY")
     names = [word for word in words or [] if "/" not in word]
     return names, slashed[0] if slashed else None
 
@@ -141,6 +141,6 @@ def arch_of(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | None) ->
         if selected not in have and len(have) == 1:
             selected = have[0]
     if selected not in have:
-        message = f"{place} has no {selected}; it has {', '.join(have)}"
-        raise NothingSelected(message, hint="build that architecture, or name one with --arch")
+        message = f"{place} has no {selected}, only {', '.join(have)}"
+        raise NothingSelected(message, hint="build that architecture, or specify one with --arch")
     return selected

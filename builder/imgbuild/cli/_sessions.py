@@ -22,11 +22,11 @@ def select_targets(
     return session.select(patterns, everything=selection.everything, arches=selection.arches)
 
 
-def same_image(selected: Sequence[Selected], layout: Path | None) -> None:
+def refuse_shared_layout(selected: Sequence[Selected], layout: Path | None) -> None:
     """InputError if `layout` is given for several targets."""
     if layout is not None and len(selected) > 1:
         message = f"--layout {layout} is one image, {len(selected)} targets are selected"
-        raise InputError(message, hint="name one target, or leave --layout out")
+        raise InputError(message, hint="specify one target, or omit --layout")
 
 
 def single_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:

@@ -195,7 +195,7 @@ def show_tests(selection: Selection) -> None:
     tests: list[TargetTests] = []
     for item in selection.locked(project):
         digests = image_digests.read_digests(project.images, item.lock)
-        counting = recording.counting(project, digests)
+        counting = recording.counted_runs(project, digests)
         tests += [
             TargetTests(
                 target=digests.target,
@@ -226,7 +226,7 @@ def show_tests(selection: Selection) -> None:
 
 
 def side_by_side_lines(left: Page, right: Page) -> list[str]:
-    """Two pages as a table; "=" marks a row whose values are equal."""
+    """Two pages as a table, in which "=" marks rows with equal values."""
     rows = side_by_side.rows(left, right)
     lines = aligned(rows)
     console.info(

@@ -14,7 +14,7 @@ from imgbuild.attest import published
 from imgbuild.cache.store import Store
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one
-from imgbuild.cli._sessions import same_image, select_targets, single_arch
+from imgbuild.cli._sessions import refuse_shared_layout, select_targets, single_arch
 from imgbuild.cli._targets import Targets
 from imgbuild.cli._verb import option
 from imgbuild.errors import InputError
@@ -38,8 +38,8 @@ CompressOption = Annotated[
     Compressor,
     option(
         "--compress",
-        "The compression of a SIF or squashfs. zstd is much faster and needs Apptainer 1.4; any"
-        " version reads gzip.",
+        "The compression of a SIF or squashfs file. zstd is much faster, but requires Apptainer"
+        " 1.4.",
         setting=True,
     ),
 ]
@@ -71,7 +71,7 @@ def build(
         if origin is not None:
             if selection.named or selection.everything:
                 message = f"--from {origin} cannot be combined with targets"
-                raise InputError(message, hint="leave the targets out")
+                raise InputError(message, hint="omit the targets")
             sources = [_origin(origin, selection, how.plain_http, stack)]
         else:
             session = open_session(selection.matrix, how, selection.named)
@@ -79,7 +79,7 @@ def build(
             sources = [_target(session, item, selection.arches) for item in selected]
         several, suffix = len(sources) > 1, convert.SUFFIXES[form]
         converted = [
-            _convert(each, selection.arches, placed(each.stem, output, suffix, several=several),
+            _convert(each, selection.arches, file_path(each.stem, output, suffix, several=several),
                      form, compress, how.jobs)
             for each in sources
         ]  # fmt: skip
@@ -101,13 +101,13 @@ def push(
     else:
         session = open_session(selection.matrix, how, [*names, *selection.named])
         selected = select_targets(selection, session, names)
-        same_image(selected, layout)
+        refuse_shared_layout(selected, layout)
         sources = [_built(session, item.name, layout) for item in selected]
     pushed_files = []
     for each in sources:
         image = each.layout.image(single_arch(each.layout, selection.arches)).manifest.digest
         pushing.subject(client, repository, each.layout.name or each.stem.name, image)
-        out = placed(each.stem, None, ".sif", several=False)
+        out = file_path(each.stem, None, ".sif", several=False)
         file = _convert(each, selection.arches, out, "sif", compress, how.jobs)
         with console.step(f"pushing {out.name} to {repository}"):
             sent = pushing.push(client, repository, file)
@@ -146,7 +146,7 @@ def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInpu
 
 def _only(item: Selected, arches: Sequence[Arch]) -> Arch:
     """The architecture that is built: the named one, else this machine's, else the only one."""
-    named = at_most_one(arches, "a SIF or squashfs is for one architecture")
+    named = at_most_one(arches, "a SIF or squashfs file has one architecture")
     return named or of_machine(item.arches)[0]
 
 
@@ -214,7 +214,7 @@ def _pulled(
     return SifInput(stem=stem, name=str(reference), layout=oci_layout, lock=_lock)
 
 
-def placed(stem: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
+def file_path(stem: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
     """The path of a file: next to the image, in the folder `output`, or `output` itself."""
     if output is None:
         return stem.with_name(stem.name + suffix)

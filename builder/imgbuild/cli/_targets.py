@@ -21,7 +21,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET...",
-        help="Targets of the matrix; shell patterns such as 'cu130-*' select several.",
+        help="Targets of the matrix, by name or shell pattern, such as 'cu130-*'.",
         autocompletion=_options.complete_target,
         show_default=False,
     ),
@@ -30,7 +30,7 @@ One = Annotated[
     str | None,
     typer.Argument(
         metavar="TARGET",
-        help="One target of the matrix.",
+        help="A target of the matrix.",
         autocompletion=_options.complete_target,
         show_default=False,
     ),
@@ -39,8 +39,8 @@ MatrixFile = Annotated[
     Path | None,
     option(
         "--matrix",
-        "The matrix. Default: the nearest matrix.yaml in this folder or above, else the catalogue"
-        " that comes with imgbuild.",
+        "The matrix file. Default: the nearest matrix.yaml in the current folder or its parents,"
+        " else the catalogue that is installed with imgbuild.",
         metavar="FILE",
         panel=SELECT,
     ),
@@ -48,7 +48,7 @@ MatrixFile = Annotated[
 
 
 class Targets(Group, frozen=True, kw_only=True):
-    """Options that select targets, without positional names: some verbs mix them with others."""
+    """Options that select targets, for verbs whose positional words are not only target names."""
 
     target: Annotated[list[str] | None, _options.TARGET()] = None
     everything: Annotated[bool, _options.ALL()] = False
@@ -136,7 +136,7 @@ class OneTarget(Group, frozen=True, kw_only=True):
         if self.target:
             if len(self.target) > 1:
                 message = f"one target is expected, not {' and '.join(self.target)}"
-                raise InputError(message, hint="name one of them")
+                raise InputError(message, hint="specify one of them")
             name, words = self.target[0], (*((self.name,) if self.name else ()), *words)
         elif self.name:
             name = self.name
@@ -144,7 +144,7 @@ class OneTarget(Group, frozen=True, kw_only=True):
             name = ""
         else:
             message = "Missing argument 'TARGET'"
-            raise InputError(message, hint="name a target; `imgbuild list` shows them")
+            raise InputError(message, hint="specify a target; `imgbuild list` shows them")
         return name, words[1:] if words[:1] == ("--",) else words
 
     def project(self, name: str = "") -> Project:

@@ -40,8 +40,9 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
         list[str] | None,
         option(
             "--axis",
-            "Only newer versions of this package, of the Debian snapshot ('base') or of the"
-            " standalone Python ('python'); repeatable. Default: all packages that a row pins.",
+            "Try only newer versions of this package, of the Debian snapshot ('base') or of the"
+            " standalone Python ('python'). Can be repeated. Default: all packages that a row"
+            " pins.",
             metavar="PACKAGE",
             panel=SELECT,
             often=True,
@@ -51,8 +52,8 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
         int,
         option(
             "--cool-down",
-            "Use only releases that are at least this many days old. Releases that fix an advisory"
-            " are used immediately.",
+            "Use only releases that are at least this many days old. Releases that fix a known"
+            " vulnerability are used immediately.",
             metavar="DAYS",
             min=0,
             often=True,
@@ -60,13 +61,13 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
         ),
     ] = DAYS
     no_cool_down: Annotated[
-        bool, option("--no-cool-down", "Use releases of any age.", often=True)
+        bool, option("--no-cool-down", "Use releases regardless of their age.", often=True)
     ] = False
     pull_request: Annotated[
         Path | None,
         option(
             "--pull-request",
-            "Also write the changes as Markdown, for the text of a pull request.",
+            "Also write the changes to this file as Markdown, for use in a pull request.",
             metavar="FILE",
             panel=OUTPUT,
         ),
@@ -141,7 +142,7 @@ def _names(selection: WholeTargets, session: Session) -> list[str]:
     names = [name for name, target in targets.items() if target.recommended]
     if not names:
         message = f"{session.project.matrix} has no recommended target"
-        raise NothingSelected(message, hint="name targets, or use --all")
+        raise NothingSelected(message, hint="specify targets, or use --all")
     return names
 
 
@@ -163,7 +164,7 @@ def _print_planned(
         PlannedUpdate(
             source=start.source,
             trials=run.planned(session.project, start, inputs, options),
-            waiting=run.waiting(start),
+            waiting=run.versions_in_cool_down(start),
         )
         for start in starts
     ]
@@ -173,7 +174,7 @@ def _print_planned(
 
 def _planned_lines(item: PlannedUpdate) -> Iterator[str]:
     if not item.trials:
-        yield f"{item.source}: nothing to do"
+        yield f"{item.source}: no newer versions to try"
     for package, versions in item.trials.items():
         yield f"{item.source}: {package} {', '.join(versions)}"
     yield from _waiting(item.source, item.waiting)
@@ -191,7 +192,7 @@ def _lines(item: RowUpdate) -> Iterator[str]:
                 f" {size_text(part.pull)} of {size_text(part.total)} to pull"
             )
     elif not item.refused:
-        yield f"{item.source}: nothing to do"
+        yield f"{item.source}: no newer versions to try"
     for refusal in item.refused:
         yield f"{item.source}: rejected {refusal.package} {refusal.version}"
         yield from (f"  {reason}" for reason in refusal.reasons[:REASONS])
@@ -201,10 +202,10 @@ def _lines(item: RowUpdate) -> Iterator[str]:
         versions = ", ".join(f"{refusal.package} {refusal.version}" for refusal in item.kept)
         yield f"{item.source}: rejected before, for the same reasons: {versions}"
     for entry in item.unwritten:
-        yield f"{item.source}: learned, but a lock of the matrix violates it: {entry}"
+        yield f"{item.source}: learned constraint {entry}, which a lock of the matrix violates"
     yield from _waiting(item.source, item.waiting)
 
 
 def _waiting(source: str, waiting: dict[str, tuple[str, ...]]) -> Iterator[str]:
     for package, versions in waiting.items():
-        yield f"{source}: {package} {', '.join(versions)} within the cool-down period"
+        yield f"{source}: {package} {', '.join(versions)} skipped, within the cool-down period"

@@ -44,8 +44,8 @@ class MoveOptions(Group, frozen=True, kw_only=True):
         str | None,
         option(
             "--to",
-            "In a project: the published target to move to. Default: the current one, at its"
-            " newest lock.",
+            "In a project, the published target to move to. Default: the latest lock of the"
+            " current target.",
             metavar="TARGET",
             panel=SELECT,
             often=True,
@@ -53,12 +53,12 @@ class MoveOptions(Group, frozen=True, kw_only=True):
     ] = None
     lock: Annotated[
         str | None,
-        LOCK("With --to: a folder or URL with lock.json and digests.json. Default: the origin of"
+        LOCK("With --to, a folder or URL with lock.json and digests.json. Default: the source of"
              " the current target."),
     ] = None  # fmt: skip
     packages: Annotated[
         bool,
-        PACKAGES("In a project: list every package that changes, not only direct requirements."),
+        PACKAGES("By default, only changes of direct requirements are listed."),
     ] = False
 
     @property
@@ -118,8 +118,8 @@ def _update(
     text = project_move.new_matrix(project.matrix, data, value, planned)
     image = value.published[planned.old.name].image
     if image and not project_move.keeps_image(image, planned):
-        console.warn(f"image: {image} does not have the layers of {planned.new.name}: they are"
-                     " built from the lock; set their location under published:")  # fmt: skip
+        console.warn(f"image: {image} does not have the layers of {planned.new.name}, which are"
+                     " built from the lock; set their location under `published:`")  # fmt: skip
     after = _staged(project, text, planned, options)
     targets.lock_all(after, after.select(planned.rows), drop=False)
     rows = tuple(_moved_row.moved_row(name, before, after, planned) for name in planned.rows)
@@ -131,7 +131,7 @@ def _update(
     wrote: tuple[Path, ...] = ()
     if dry_run:
         transaction.discard(project)
-        console.info("nothing was written: --dry-run")
+        console.info("nothing was written because of --dry-run")
     else:
         wrote = tuple(_commit(project, text, value, planned))
         console.info(f"wrote {project.matrix.name} and {count(len(wrote) - 1, 'file')} of its lock")
@@ -158,7 +158,9 @@ def _planned(
     origin = move.lock or value.published[old].origin
     if not origin:
         message = f"{project.matrix}: published.{old} has no source (`from`)"
-        raise InputError(message, hint="add `from:`, or name the place: --to TARGET --lock PLACE")
+        raise InputError(
+            message, hint="add `from:`, or specify the source with --to TARGET --lock PLACE"
+        )
     place = origin
     if origin == init.INSTALLED:
         init.require_target(project_paths.catalogue(), new)
@@ -216,7 +218,7 @@ def _refuse(project: Project, value: Extensions, planned: ProjectMove, before: S
     reasons = list(dict.fromkeys(reasons))
     if not reasons:
         return
-    message = f"{count(len(reasons), 'requirement')} of the project cannot be met by"
+    message = f"{count(len(reasons), 'requirement')} of the project cannot be satisfied by"
     message += f" {planned.new.name}; nothing was written"
     hint = "change them in the project's files, or move to another target: --to TARGET"
     if any(value.targets[name].extends for name in planned.rows):

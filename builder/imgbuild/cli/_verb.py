@@ -37,7 +37,7 @@ def _whole_number(least: int, value: object) -> int:
         message = f"{text!r} is not a whole number of at least {least}"
         raise typer.BadParameter(message)
     if len(text) > LONGEST:
-        message = f"{text[:LONGEST]}… is too large a number"
+        message = f"the number {text[:LONGEST]}… is too large"
         raise typer.BadParameter(message)
     return int(text)
 
@@ -103,10 +103,15 @@ class Output(Group, frozen=True, kw_only=True):
         bool, option("--json", "Write the result to stdout as JSON.", panel=OUTPUT, often=True)
     ] = False
     quiet: Annotated[
-        bool, option("--quiet -q", "Print warnings and errors only.", panel=OUTPUT)
+        bool, option("--quiet -q", "Print only warnings and errors.", panel=OUTPUT)
     ] = False
     verbose: Annotated[
-        bool, option("--verbose -v", "Print each command and each use of the cache.", panel=OUTPUT)
+        bool,
+        option(
+            "--verbose -v",
+            "Print each command that is run and each use of the cache.",
+            panel=OUTPUT,
+        ),
     ] = False
 
 
@@ -114,7 +119,10 @@ class RunOutput(Output, frozen=True, kw_only=True):
     """The options of every verb, for a verb whose -v is --volume."""
 
     verbose: Annotated[
-        bool, option("--verbose", "Print each command and each use of the cache.", panel=OUTPUT)
+        bool,
+        option(
+            "--verbose", "Print each command that is run and each use of the cache.", panel=OUTPUT
+        ),
     ] = False
 
 
@@ -137,8 +145,8 @@ def verb(function: Callable[..., None], *, output: type[Output] = Output) -> Cal
 
     @functools.wraps(function)
     def _verb(**given: Any) -> None:
-        configure(taken(output, given))
-        values = {name: taken(group, given) for name, group in groups.items()}
+        configure(take_group(output, given))
+        values = {name: take_group(group, given) for name, group in groups.items()}
         function(**values, **given)
 
     _verb.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
@@ -174,6 +182,6 @@ def parameters(group: type[Group]) -> list[inspect.Parameter]:
     ]
 
 
-def taken(group: type[G], given: dict[str, Any]) -> G:
+def take_group(group: type[G], given: dict[str, Any]) -> G:
     """`group` with its values from `given`, from which they are removed."""
     return group(**{name: given.pop(name) for name in group.__struct_fields__ if name in given})

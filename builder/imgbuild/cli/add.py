@@ -23,13 +23,16 @@ RequirementsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="REQUIREMENT...",
-        help="Packages: wandb, 'peft>=0.15', 'ray[default]', 'x @ https://example.org/x.whl',"
-        " git+https://example.org/x.git.",
+        help="Packages to add, such as wandb, 'peft>=0.15', 'ray[default]', 'x @"
+        " https://example.org/x.whl' or git+https://example.org/x.git.",
         show_default=False,
     ),
 ]
 SystemOption = Annotated[list[str] | None, SYSTEM()]
-TargetOption = Annotated[list[str] | None, TARGET("The row to change; default: the only one.")]
+TargetOption = Annotated[
+    list[str] | None,
+    TARGET("Only one can be given here: the row to change. Default: the only row."),
+]
 
 
 @verb
@@ -42,9 +45,9 @@ def add(
 ) -> None:
     """Add packages to the image of a project.
 
-    For requirements that no file of the project declares: they are written under `add:` of the row
-    in matrix.yaml, Debian packages under `packages:`; comments are kept. Names and versions are
-    looked up first. A requirement for a package that was added before replaces the earlier one.
+    Use this command for requirements that no file of the project declares. They are written to
+    `add:` of the row in matrix.yaml, and Debian packages to `packages:`; comments are kept. Names
+    and versions are checked first. A new requirement for a package replaces the earlier one.
 
     Examples:
 
@@ -60,14 +63,14 @@ def add(
     session = open_session(matrix, Options(offline=offline))
     name = added.row_of(session, target or [], "imgbuild add")
     parsed = [_parsed(text) for text in added.with_names(session, requirements or [])]
-    with console.step("looking up the added packages"):
+    with console.step("checking the added packages"):
         problems = added.problems(session, name, parsed, system or [])
     if problems:
         message = f"{'this' if len(problems) == 1 else 'these'} cannot be added to {name}"
         raise NoSolution(
             message,
             reasons=tuple(problems),
-            hint="name other versions or packages, or a later `as_of` in the row",
+            hint="use other versions or packages, or set a later `as_of` in the row",
         )
     changes = edit_row.add(session.project.matrix, name, parsed, system or [])
     console.info(f"next: imgbuild lock {name}")

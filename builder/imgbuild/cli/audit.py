@@ -1,4 +1,4 @@
-"""`imgbuild audit`: whether packages of a target, of pins or of an environment work together."""
+"""`imgbuild audit`: checks whether packages of targets, pins or environments work together."""
 
 from __future__ import annotations
 
@@ -108,41 +108,49 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     requirements: Annotated[
         list[Path] | None,
         REQUIREMENTS(
-            "- is stdin. All files are one package set; packages without an exact version"
-            " (name==version) are resolved first."
+            "Use - for stdin. All files form one package set; requirements that are not exact"
+            " versions (name==version) are resolved first."
         ),
     ] = None
     environment: Annotated[
         str | None,
         option(
             "--environment",
-            "Audit installed packages: a virtual environment, a Python, or a folder of packages."
-            " Without a value: the active environment, else .venv, else python3.",
+            "Audit the packages installed in a virtual environment, for a Python interpreter, or"
+            " in a folder. Default without a value: the active environment, else .venv, else"
+            " python3.",
             metavar="[PYTHON]",
             panel=SELECT,
             often=True,
         ),
     ] = None
     python: Annotated[
-        str | None, PYTHON("For pins; default: that of --base, else this Python.")
+        str | None,
+        PYTHON(
+            "Applies to named versions. Default: the version of --base, else of the"
+            " Python that runs imgbuild."
+        ),
     ] = None
-    base: Annotated[str | None, BASE("Audit against its glibc, and pins against its Python.")] = (
-        None
-    )
+    base: Annotated[
+        str | None, BASE("Its glibc is used for the audit, and its Python for named versions.")
+    ] = None
     glibc: Annotated[
         str | None,
         option(
             "--glibc",
-            "The glibc to audit against, such as 2.28. Default: that of --base, of this machine"
-            " for an environment, and of the matrix's base in a project.",
+            "The glibc version to audit against, such as 2.28. Default: the version of --base; for"
+            " an environment, of this machine; in a project, of the base in the matrix.",
             metavar="X.Y",
             panel=SELECT,
         ),
     ] = None
-    cuda: Annotated[str | None, CUDA("For pins and environments; default: that of torch.")] = None
-    again: Annotated[
-        bool, AGAIN("Repeat the audit of a package set, even if its report is cached.")
-    ] = False
+    cuda: Annotated[
+        str | None,
+        CUDA("Applies to named versions and environments. Default: the release of torch."),
+    ] = None
+    again: Annotated[bool, AGAIN("Audits a package set again even if its report is cached.")] = (
+        False
+    )
 
     def given(self) -> tuple[str, ...]:
         """The given options that apply only without targets."""
@@ -169,7 +177,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         """
         arches = selection.arches
         if len(arches) > 1:
-            message = f"one package set has one architecture, not {', '.join(arches)}"
+            message = f"a package set has one architecture, not {', '.join(arches)}"
             raise InputError(message, hint="pass --arch once")
         arch = arches[0] if arches else Arch.parse(platform.machine())
         subject = _Subject(
@@ -213,7 +221,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             message = (
                 f"--python {python} does not match the environment (Python {environment.python})"
             )
-            raise InputError(message, hint="leave --python out")
+            raise InputError(message, hint="omit --python")
         name = where or str(environment.folders[0])
         request = self._request(name, environment.python, subject)
         with console.step(f"auditing {count(len(environment.packages), 'package')} of {name}"):
@@ -322,7 +330,7 @@ EXPLAIN = "for an explanation of a code: imgbuild explain CODE, such as IMG102"
 WAIVE = "change versions, or accept the finding under `waive:` in matrix.yaml"
 RESOLVE = "change versions; `imgbuild resolve` finds compatible ones"
 INCOMPLETE = (
-    "packages are missing from the file: add them, or, to audit these alone, name them: imgbuild"
+    "add the packages that are missing from the file, or audit only the listed ones with imgbuild"
     " audit NAME==VERSION ..."
 )
 
@@ -344,13 +352,14 @@ def audit(
     selection: Selection,
     packages: PackageSetOptions,
     select: Annotated[
-        list[Check] | None, option("--select", "Run this check only; repeatable.", often=True)
+        list[Check] | None, option("--select", "Run only this check. Can be repeated.", often=True)
     ] = None,
     notes: Annotated[
         bool,
         option(
             "--notes",
-            "Also print notes: problems in code that normal use of a package does not run.",
+            "Also print notes, which are problems in code that normal use of a package does not"
+            " run.",
             panel=OUTPUT,
             often=True,
         ),
@@ -360,24 +369,26 @@ def audit(
     output_format: OutputFormat = None,
     junit: JUnit = None,
     keep: Annotated[
-        bool | None, KEEP("Applies to wheels. Default: keep for one target, remove for several.")
+        bool | None,
+        KEEP(
+            "Applies to wheels. By default, they are kept for one target and removed for several."
+        ),
     ] = None,
     offline: Offline = False,
 ) -> None:
     """Check that targets, versions or installed packages work together.
 
-    Reads files without running any of their code, and needs no GPU. The packages are those of
-    targets, versions (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'),
-    requirements files, or an environment. Versions that are named here are a partial set: the
-    absence of other packages is reported only if an EXTRA requires them. Accepted findings are
-    listed in the matrix under `waive:`.
+    Reads files without running their code, and needs no GPU. The packages are those of targets,
+    named versions (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'), requirements
+    files, or an environment. Named versions are a partial set: a missing package is reported only
+    if an EXTRA requires it. Accepted findings are listed under `waive:` in the matrix.
 
     With --code, your code is audited instead: its imports, calls, command lines and settings are
-    compared with the packages, for this machine's architecture unless --arch names another. For a
-    row of your own project, its code is always audited too.
+    compared with the packages, for the architecture of this machine unless --arch selects another
+    one. An audit of a row of your own project always includes its code.
 
-    Prints findings, the parts that were not checked, and counts. Exit status 4 if there is an
-    error, or if a package that is named or installed could not be read.
+    Prints findings, the parts that were not checked, and counts. Exits with status 4 if there is an
+    error, or if a named or installed package cannot be read.
 
     Examples:
 
@@ -409,7 +420,7 @@ def audit(
     else:
         for given in packages.given():
             message = f"{given} does not apply to locked targets"
-            raise InputError(message, hint="leave it out, or name versions or --environment")
+            raise InputError(message, hint="omit it, or specify versions or --environment")
         reports = _audit_targets(
             selection, checks, keep=keep, offline=offline, again=packages.again, code=user_code
         )
@@ -458,7 +469,7 @@ def _end(reports: Sequence[Report], hint: str) -> None:
         raise AuditFailed(message, hint=hint)
     unread = [entry.what for report in failed for entry in report.unread if entry.required]
     message = f"not all packages were read: {', '.join(unread)}"
-    raise AuditFailed(message, hint="see the lines `not read` above for the reasons")
+    raise AuditFailed(message, hint="see the lines marked `not read` above for the reasons")
 
 
 def _refuse(
@@ -484,10 +495,10 @@ def _refuse(
         raise InputError(message, hint="pass either versions or an environment")
     if replaced:
         message = f"--replace {replaced[0]} applies to targets"
-        raise InputError(message, hint="name a target, or leave it out")
+        raise InputError(message, hint="specify a target, or omit it")
     if keep is not None:
-        message = f"{'--keep' if keep else '--drop'}: only wheels of targets are downloaded"
-        raise InputError(message, hint="leave it out")
+        message = f"{'--keep' if keep else '--drop'} applies only to wheels of targets"
+        raise InputError(message, hint="omit it")
 
 
 def _audit_targets(

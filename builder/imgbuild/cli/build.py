@@ -1,4 +1,4 @@
-"""`imgbuild build`: from a lock to an image: formats, builders, `--verify`, `--output`."""
+"""`imgbuild build`: builds an image from a lock: formats, builders, `--verify`, `--output`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.matrix.select import Selected
 from imgbuild.pipeline import docker_build, opened, rebuild, with_project
-from imgbuild.pipeline.build import build_all, native, placed
+from imgbuild.pipeline.build import build_all, native, output_path
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.plan import current
@@ -44,8 +44,8 @@ BuildFormat = Literal["oci", "oci-archive", "docker-archive", "sif", "squashfs"]
 Form = Annotated[
     BuildFormat,
     FORMAT(
-        "oci: a folder. oci-archive, docker-archive: one file for docker, podman or skopeo. sif:"
-        " one file for Apptainer. squashfs: one file for enroot and pyxis."
+        "One of oci (a folder), oci-archive or docker-archive (a file for docker, podman or"
+        " skopeo), sif (a file for Apptainer), or squashfs (a file for enroot and pyxis)."
     ),
 ]
 
@@ -53,33 +53,34 @@ Form = Annotated[
 OriginOption = Annotated[
     str | None,
     FROM(
-        "A published image with its lock, or a folder with one; no matrix is read. With"
-        " --format sif or squashfs: any image in a registry, or an OCI layout."
+        "A published image with an attached lock, or a folder with a lock. The matrix is not read."
+        " With --format sif or squashfs, any image in a registry or any OCI layout is accepted."
     ),
 ]
 OutputOption = Annotated[Path | None, OUTPUT_PATH("Default: build/TARGET.")]
 PartOption = Annotated[
     ImagePart | None,
     PART(
-        "The inputs of a Dockerfile. base: the base's layers as an image, in"
-        " build/base/TARGET. wheels: a folder of wheels, build/wheels/TARGET."
+        "base writes the layers of the base as an image to build/base/TARGET, and wheels writes"
+        " the wheels to build/wheels/TARGET, as inputs of a Dockerfile."
     ),
 ]
 BuilderOption = Annotated[
     Builder,
     BUILDER(
-        "embedded needs no engine and produces the locked digest. docker builds"
-        " images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET: the same"
-        " files with another digest."
+        "embedded requires no engine and produces the locked digest. docker builds"
+        " images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET, an image"
+        " with the same files and another digest."
     ),
 ]
-VerifyOption = Annotated[bool, option("--verify", "Build every layer again, and check every file.")]
+VerifyOption = Annotated[bool, option("--verify", "Build every layer again and check every file.")]
 ProjectOption = Annotated[
     bool,
     option(
         "--with-project",
         "Add the committed files of the project (git HEAD) to the working folder of the image, and"
-        " write it to build/TARGET-with-project: for clusters that do not mount folders.",
+        " write the image to build/TARGET-with-project. Use this for clusters on which folders"
+        " cannot be mounted.",
         often=True,
     ),
 ]
@@ -104,13 +105,14 @@ def build(
 ) -> None:
     """Build images from their locks.
 
-    Needs no Docker, no root and no GPU, and builds for any architecture (--arch all, to publish).
-    Files that are missing from the cache are downloaded. Nothing is written unless the digest is
-    that of the lock. A second build without changes takes a moment.
+    Requires no Docker, root or GPU, and builds for any architecture; --arch all builds all of them
+    for publishing. Files that are missing from the cache are downloaded. The image is written only
+    if its digest matches the lock. A repeated build without changes takes a moment.
 
-    --format sif and squashfs convert the image of one architecture, without unpacking it; they
-    need mksquashfs 4.5 or newer. The same image and the same mksquashfs give the same bytes. A SIF
-    has the image's environment, labels and entry point, its digest and its lock.
+    --format sif and squashfs convert the image of one architecture without unpacking it, and
+    require mksquashfs 4.5 or newer. The same image and the same version of mksquashfs produce the
+    same bytes. A SIF file contains the environment, labels and entry point of the image, its digest
+    and its lock.
 
     Examples:
 
@@ -151,7 +153,7 @@ def build(
         return
     if compress != "zstd":
         message = f"--compress {compress} needs --format sif or squashfs"
-        raise InputError(message, hint="add --format sif, or leave --compress out")
+        raise InputError(message, hint="add --format sif, or omit --compress")
     if origin is not None:
         _refuse_with_from(
             origin, [selection.named, selection.everything, selection.matrix, part, docker]
@@ -181,16 +183,16 @@ def build(
 def _refuse_with_from(origin: str, given: Sequence[object]) -> None:
     if any(given):
         message = f"--from {origin} cannot be combined with targets or another builder"
-        raise InputError(message, hint="leave out targets, --all, --matrix, --only and --builder")
+        raise InputError(message, hint="omit targets, --all, --matrix, --only and --builder")
 
 
 def _refuse_part(part: ImagePart | None, form: BuildFormat, *, docker: bool) -> None:
     if part is not None and (docker or (part == "wheels" and form != "oci")):
         message = f"--only {part} cannot be combined with --builder or --format"
-        raise InputError(message, hint="leave out --builder and --format")
+        raise InputError(message, hint="omit --builder and --format")
     if docker and form != "oci":
         message = f"--builder docker and --format {form} cannot be combined"
-        raise InputError(message, hint="leave out --format: Docker's image is an OCI layout")
+        raise InputError(message, hint="omit --format: Docker's image is an OCI layout")
 
 
 def _refuse_with_project(
@@ -198,7 +200,7 @@ def _refuse_with_project(
 ) -> None:
     if origin is not None or part is not None or docker:
         message = "--with-project cannot be combined with --from, --only or --builder"
-        raise InputError(message, hint="leave out --from, --only and --builder")
+        raise InputError(message, hint="omit --from, --only and --builder")
     if form in ("sif", "squashfs"):
         message = f"--with-project cannot be combined with --format {form}"
         hint = f"convert its layout: imgbuild build --from LAYOUT --format {form} --output FILE"
@@ -213,18 +215,18 @@ def _answer_wheels(session: Session, selected: Sequence[Selected], output: Path 
         lock, _ = current.read_current(session.project, session.matrix, item.name)
         default = contexts.wheels_folder(session.project, item.name)
         several = len(selected) > 1
-        folder = placed(default, item.name, output, several=several, form="oci")
+        folder = output_path(default, item.name, output, several=several, form="oci")
         folders.append(contexts.wheels(lock, item.arches, folder, inputs))
     answer(folders, [f"{item.target} {item.files} {item.output}" for item in folders])
 
 
 def _refuse_file(selection: BuildSelection, part: ImagePart | None, *, docker: bool) -> None:
     if selection.arch and not selection.arches:
-        message = "--arch all: a SIF or squashfs is for one architecture"
-        raise InputError(message, hint="name one of them")
+        message = "--arch all: a SIF or squashfs file has one architecture"
+        raise InputError(message, hint="specify one of them")
     if part is not None or docker:
         message = "--format sif and squashfs cannot be combined with --only or --builder"
-        raise InputError(message, hint="leave out --only and --builder")
+        raise InputError(message, hint="omit --only and --builder")
 
 
 def _again(

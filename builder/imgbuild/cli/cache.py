@@ -23,10 +23,10 @@ app = typer.Typer(
     cls=VerbGroup,
     context_settings=HELP,
     no_args_is_help=True,
-    help="Show, prune and verify the cache of downloads and layers.\n\n"
-    "The cache is in $IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild. All of"
-    " it can be downloaded, built or compiled again, so it is safe to remove entries, even while"
-    " builds run: entries in use are kept. $IMGBUILD_CACHE_SIZE (for example 200G) limits its"
+    help="Show, prune and verify the cache of downloads and layers.\n\nThe cache is in"
+    " $IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild. Its entries can"
+    " be removed at any time, even during builds: entries in use are kept, and removed ones"
+    " are downloaded, built or compiled again. $IMGBUILD_CACHE_SIZE, such as 200G, limits its"
     " size.",
 )
 
@@ -102,7 +102,7 @@ def info() -> None:
 def list_entries() -> None:
     """List entries, least recently used first.
 
-    Files, layers and interrupted downloads; facts only with --verbose.
+    Lists files, layers and interrupted downloads, and with --verbose also facts.
 
     Columns: kind, size in bytes, last use (UTC), whether a running process uses it, sha256, name.
 
@@ -130,18 +130,18 @@ def prune_cache(
         str | None,
         option(
             "--max-size",
-            "The size to keep: 500M, 20G, 20GiB. Default: $IMGBUILD_CACHE_SIZE.",
+            "The maximum size of the cache afterwards, such as 500M, 20G or 20GiB. Default:"
+            " $IMGBUILD_CACHE_SIZE.",
             metavar="SIZE",
             often=True,
             setting=True,
         ),
     ] = None,
 ) -> None:
-    """Remove old entries down to a size.
+    """Remove old entries until the cache has a given size.
 
-    The least recently used entries are removed first.
-
-    Entries that a running process uses are kept, even if the cache then exceeds this size.
+    The least recently used entries are removed first. Entries that a running process uses are kept,
+    even if the cache then exceeds the size.
 
     Example:
 
@@ -149,14 +149,14 @@ def prune_cache(
     """
     limit = size_limit() if max_size is None else parse_size(max_size, "--max-size")
     if limit is None:
-        message = "no size is given"
-        raise InputError(message, hint="--max-size 20G, or set IMGBUILD_CACHE_SIZE")
+        message = "no maximum size is specified"
+        raise InputError(message, hint="pass --max-size 20G, or set IMGBUILD_CACHE_SIZE")
     _removed(prune.prune(Store.open(), limit))
 
 
 @verb
 def clear() -> None:
-    """Remove everything that is not in use.
+    """Remove all entries that are not in use.
 
     Example:
 
@@ -169,9 +169,8 @@ def clear() -> None:
 def verify() -> None:
     """Hash all entries, and remove damaged ones.
 
-    Exit status 9 if an entry was damaged.
-
-    Removed entries are downloaded or built again when they are needed.
+    Exits with status 9 if an entry was damaged. Removed entries are downloaded or built again when
+    they are needed.
 
     Example:
 
@@ -186,7 +185,7 @@ def verify() -> None:
         console.info("no damage found")
         return
     message = f"{count(len(damaged), 'damaged entry', 'damaged entries')} of {store.root} removed"
-    hint = "check the disk; the next build fetches the files again"
+    hint = "check the disk for errors; the next build downloads the files again"
     if not console.json:
         raise IntegrityError(message, hint=hint)
     console.error(message, hint=hint)  # the result is on stdout already

@@ -34,18 +34,17 @@ app = typer.Typer(
     cls=VerbGroup,
     context_settings=HELP,
     no_args_is_help=True,
-    help="List CI jobs, write them as a shell script, report their results.\n\n"
-    "Jobs are derived from the matrix and the locks. Their steps run on any machine: lock check,"
-    " audit, build, smoke tests, push by digest, and, when everything has passed for the digest"
-    " of an"
-    " image, its tags.",
+    help="List CI jobs, write them as a shell script, and report their results.\n\nJobs are"
+    " derived from the matrix and the locks, and run on any machine. Their steps are the lock"
+    " check, the audit, the build, smoke tests, a push by digest, and once everything has"
+    " passed for this digest, the tags.",
 )
 
 Strict = Annotated[
     bool,
     option(
         "--strict",
-        "Exit status 1 also if no machine of ci.yaml can run a job; by default that is only"
+        "Exit with status 1 also if no machine in ci.yaml can run a job, which is otherwise only"
         " reported.",
     ),
 ]
@@ -53,7 +52,7 @@ Published = Annotated[
     str | None,
     option(
         "--skip-published",
-        "Skip targets whose tag in this repository has the locked digest.",
+        "Skip targets whose tag in this repository already has the locked digest.",
         metavar="HOST/REPOSITORY",
         panel=REGISTRY,
         often=True,
@@ -63,26 +62,28 @@ Since = Annotated[
     str | None,
     option(
         "--changed-since",
-        "Only targets whose locked digest changed since this git revision.",
+        "Select targets whose locked digest has changed since this git revision.",
         metavar="REV",
         panel=SELECT,
         often=True,
     ),
 ]
-Shard = Annotated[str, option("--shard", "Select shard I of N.", metavar="I/N", panel=SELECT)]
+Shard = Annotated[
+    str, option("--shard", "Select shard I of N shards.", metavar="I/N", panel=SELECT)
+]
 CrossBuild = Annotated[
     bool,
     option(
         "--cross-build",
-        "Also build each target on a machine of another architecture, and compare the digests.",
+        "Also build each target on a machine of another architecture and compare the digests.",
     ),
 ]
 Actions = Annotated[
     Path | None,
     option(
         "--actions",
-        "Append job matrices for GitHub Actions (targets=, jobs=) to FILE, usually"
-        ' "$GITHUB_OUTPUT"; jobs= has those that need no registry.',
+        "Append job matrices for GitHub Actions (targets= and jobs=) to FILE, usually"
+        ' "$GITHUB_OUTPUT". jobs= lists only jobs that need no registry.',
         metavar="FILE",
         panel=OUTPUT,
     ),
@@ -91,7 +92,8 @@ JobsFile = Annotated[
     Path | None,
     option(
         "--jobs-file",
-        "The output of `ci jobs --json`. Default: the jobs of all targets that have results.",
+        "The output of `imgbuild ci jobs --json`. Default: the jobs of all targets that have"
+        " results.",
         metavar="FILE",
         panel=SELECT,
         often=True,
@@ -101,7 +103,7 @@ Expected = Annotated[
     bool,
     option(
         "--expect-published",
-        "Report a target as unfinished if its tags or SIFs were not started.",
+        "Report a target as unfinished if its tags or SIF files have not been started.",
         panel=SELECT,
     ),
 ]
@@ -109,7 +111,7 @@ Summary = Annotated[
     Path | None,
     option(
         "--summary",
-        'Add the report as Markdown to this file: "$GITHUB_STEP_SUMMARY".',
+        'Append the report to this file as Markdown, for example to "$GITHUB_STEP_SUMMARY".',
         metavar="FILE",
         panel=OUTPUT,
     ),
@@ -118,7 +120,7 @@ Issues = Annotated[
     Path | None,
     option(
         "--issues",
-        "Write TARGET.md into this folder for each target that needs attention.",
+        "Write a file TARGET.md to this folder for each target that needs attention.",
         metavar="FOLDER",
         panel=OUTPUT,
     ),
@@ -137,10 +139,10 @@ def jobs(
     actions: Actions = None,
     plain_http: PlainHttp = None,
 ) -> None:
-    """List the jobs of targets that are not tested and published yet.
+    """List the jobs of targets that are not yet tested and published.
 
-    Nothing is built, fetched or solved. A machine is named by its labels; ci.yaml next to the
-    matrix lists the machines.
+    Nothing is built, downloaded or solved. ci.yaml next to the matrix lists the machines, which are
+    identified by their labels.
 
     Examples:
 
@@ -166,7 +168,7 @@ def jobs(
 def _shard(text: str) -> tuple[int, int]:
     part, _, parts = text.partition("/")
     if not (is_number(part) and is_number(parts) and 1 <= int(part) <= int(parts)):
-        message = f"--shard {text}: not a shard"
+        message = f"--shard {text}: not a valid shard"
         raise InputError(message, hint="write I/N, such as 1/3, 2/3 and 3/3")
     return int(part), int(parts)
 
@@ -204,7 +206,7 @@ def report(
 ) -> None:
     """Report the state of each target from the results of its jobs.
 
-    Exit status 1 if a target failed or has unfinished jobs.
+    Exits with status 1 if a target failed or has unfinished jobs.
 
     Examples:
 
@@ -242,8 +244,10 @@ def _with_results(session: Session, folder: Path) -> JobPlan:
     names = {path.name.partition("@")[0] for path in folder.glob("*@*") if path.is_dir()}
     targets = sorted(names & session.matrix.targets.keys())
     if not targets:
-        message = f"{folder} has no results of a target of the matrix"
-        raise InputError(message, hint="run a script of `imgbuild ci script`, or name --results")
+        message = f"{folder} contains no results for targets of the matrix"
+        raise InputError(
+            message, hint="run a script written by `imgbuild ci script`, or specify --results"
+        )
     settings = _ci_options.settings_of(session, None, gpu=True)
     return _ci_options.chosen(session, targets, JobQuery(labels=False), settings, None, ())
 

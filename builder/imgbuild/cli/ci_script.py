@@ -42,7 +42,7 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
         bool,
         option(
             "--no-push",
-            "Stop before the push: for a change under review.",
+            "Do not push images, for example for a change under review.",
             panel=REGISTRY,
             often=True,
         ),
@@ -51,7 +51,7 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
         bool,
         option(
             "--all-published",
-            "Also include targets whose tag already has the locked digest.",
+            "Include targets whose tag already has the locked digest.",
             panel=SELECT,
         ),
     ] = False
@@ -61,12 +61,13 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
     on: Annotated[
         ExecutionPlace,
         ON(
-            "slurm: tests that need GPUs run as Slurm arrays on nodes that have the folder of the"
-            " matrix, the cache and imgbuild at the same paths; the rest on this machine."
+            "With slurm, tests that need GPUs run as Slurm arrays, and other steps on this"
+            " machine. The nodes must have the folder of the matrix, the cache and imgbuild at the"
+            " same paths."
         ),
     ] = "local"
     through: Annotated[
-        Through | None, THROUGH("As in `imgbuild smoke`, except `here`: jobs test images.")
+        Through | None, THROUGH("Accepts the values of `imgbuild smoke`, except here.")
     ] = None
     timeout_factor: TimeoutFactor = 1.0
     sign_key: SignKey = None
@@ -74,7 +75,10 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
     plain_http: PlainHttp = None
     keep: Annotated[
         bool | None,
-        KEEP("Applies to images in build/. Default: keep for one target, remove for several."),
+        KEEP(
+            "Applies to images in build/. By default, they are kept for one target and removed"
+            " for several."
+        ),
     ] = None
 
 
@@ -82,7 +86,7 @@ TargetsOrJobs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET|JOB...",
-        help="Targets, shell patterns of targets, or jobs as `ci jobs` lists them.",
+        help="Targets, by name or shell pattern, or jobs, as listed by `imgbuild ci jobs`.",
         show_default=False,
     ),
 ]
@@ -95,15 +99,15 @@ def script(
     request: AllocationOptions,
     names: TargetsOrJobs = None,
 ) -> None:
-    """Write jobs as one shell script, which can be run again.
+    """Write jobs as one shell script.
 
-    The script runs imgbuild's verbs: it checks, audits, builds and tests each image, pushes it by
+    The script runs imgbuild commands: it checks, audits, builds and tests each image, pushes it by
     digest, tests it on GPUs, and tags it only if everything has passed for this digest. Images that
-    have been published in the meantime are skipped. If a target fails, the others continue, and the
-    exit status is that of the first step that failed. Run the script again to continue: audits and
-    tests that passed for the same digest are not repeated. For the jobs of another architecture,
-    run the same script on a machine of that architecture, with the same folder of results. The
-    script needs bash and flock.
+    have been published in the meantime are skipped. If a target fails, the script continues with
+    the others and exits with the status of the first step that failed. Run the script again to
+    continue: audits and tests that passed for the same digest are not repeated. To run the jobs of
+    another architecture, run the script on a machine of that architecture, with the same folder of
+    results. The script requires bash and flock.
 
     Examples:
 
@@ -117,14 +121,14 @@ def script(
     jobs = {name for name in chosen if "@" in name}
     if jobs and (len(jobs) < len(chosen) or selection.everything):
         message = "jobs and targets cannot be combined"
-        raise InputError(message, hint="name only jobs (TARGET@…), or only targets")
+        raise InputError(message, hint="specify only jobs (TARGET@…), or only targets")
     session = open_session(selection.matrix)
     settings = _ci_options.settings_of(session, how.gate, gpu=not how.no_gpu)
     options = _script_options(session.project, session.matrix.registry, selection, how, request)
     query = choosing.JobQuery(arches=tuple(selection.arches), labels=False)
     if jobs:
         names_of_targets = sorted({job.partition("@")[0] for job in jobs})
-        targets = [_of_target(session, name, query, settings, jobs) for name in names_of_targets]
+        targets = [_named_jobs(session, name, query, settings, jobs) for name in names_of_targets]
     else:
         registry = None if how.all_published or not options.registry else options.registry
         plan = _ci_options.chosen(
@@ -136,7 +140,7 @@ def script(
     put(write(session.project, settings, targets, options, jobs, drop=drop))
 
 
-def _of_target(
+def _named_jobs(
     session: Session, target: str, query: JobQuery, settings: CiSettings, names: set[str]
 ) -> TargetJobs:
     """All jobs of a target of which some jobs are named; InputError if one does not exist."""
@@ -166,20 +170,22 @@ def _script_options(
     place = how.registry or registry or ""
     if how.no_push and (how.registry or how.sign_key or how.keyless):
         message = "--no-push cannot be combined with a registry or a signature"
-        raise InputError(message, hint="leave out --registry, --sign-key and --keyless")
+        raise InputError(message, hint="omit --registry, --sign-key and --keyless")
     if not how.no_push and not place:
-        message = "no repository to push images to is given"
-        raise InputError(message, hint="--registry HOST/REPOSITORY, or registry: in the matrix")
+        message = "no repository to push images to is specified"
+        raise InputError(
+            message, hint="pass --registry HOST/REPOSITORY, or set `registry:` in the matrix"
+        )
     if how.through == "here":
-        message = "--through here: jobs test images, not the active environment"
-        raise InputError(message, hint="leave it out, or name what runs the image")
+        message = "--through here: jobs can test only images, not the active environment"
+        raise InputError(message, hint="omit it, or specify an engine")
     if how.sign_key is not None and how.keyless:
         message = "--sign-key and --keyless cannot be combined"
-        raise InputError(message, hint="leave one of them out")
+        raise InputError(message, hint="omit one of them")
     slurm = how.on == "slurm"
     if not slurm and request != AllocationOptions():
-        message = "options of Slurm need --on slurm"
-        raise InputError(message, hint="add --on slurm, or leave them out")
+        message = "Slurm options require --on slurm"
+        raise InputError(message, hint="add --on slurm, or omit them")
     selected = [*(f"--arch={arch}" for arch in selection.arches)]
     selected += [f"--gate={tier}" for tier in how.gate or ()] + ["--no-gpu"] * how.no_gpu
     return ScriptOptions(

@@ -43,10 +43,12 @@ HINT = "use fixed versions, or accept them under `accept_cves:` in matrix.yaml"
 VexFile = Annotated[
     Path | None,
     option(
-        "--vex", "Also write all vulnerabilities as an OpenVEX document.", metavar="FILE",
+        "--vex",
+        "Also write all vulnerabilities to this file, as an OpenVEX document.",
+        metavar="FILE",
         panel=OUTPUT,
     ),
-]  # fmt: skip
+]
 Author = Annotated[
     str, option("--author", "The author of the OpenVEX document.", metavar="NAME", panel=OUTPUT)
 ]
@@ -54,7 +56,7 @@ AttachTo = Annotated[
     str | None,
     option(
         "--attach-to",
-        "Also attach an OpenVEX document to the images in this repository, unless the newest"
+        "Also attach an OpenVEX document to the images in this repository, unless the latest"
         " attached one has the same statements.",
         metavar="HOST/REPOSITORY",
         panel=REGISTRY,
@@ -67,18 +69,21 @@ def cves(
     selection: Selection,
     severity: Annotated[
         Rating,
-        option("--severity", "The lowest severity that fails; lower ones are counted, not listed.",
+        option("--severity", "The lowest severity at which the command fails. Vulnerabilities"
+                             " below it are counted but not listed.",
                often=True, setting=True),
     ] = Rating.HIGH,
     ignore_unfixed: Annotated[
         bool,
-        option("--ignore-unfixed", "Fail only for vulnerabilities with a fixed version.",
+        option("--ignore-unfixed", "Fail only for vulnerabilities for which a fixed version"
+                                   " exists.",
                often=True),
     ] = False,
     report: Annotated[
         Path | None,
-        option("--report", "Read the JSON report of a scanner (osv-scanner, grype or trivy)"
-                           " instead of querying a server.", metavar="FILE", often=True),
+        option("--report", "Read vulnerabilities from the JSON report of a scanner (osv-scanner,"
+                           " grype or trivy) instead of querying a server.",
+               metavar="FILE", often=True),
     ] = None,
     osv: Osv = None,
     vex: VexFile = None,
@@ -91,12 +96,12 @@ def cves(
     """List known vulnerabilities of locked targets.
 
     Compares the Python and Debian packages of a lock with the advisories of OSV. Only advisories
-    are downloaded, and kept for a day; nothing is built. `accept_cves:` in matrix.yaml accepts
+    are downloaded, and cached for a day; nothing is built. `accept_cves:` in matrix.yaml accepts
     vulnerabilities until a given date.
 
-    Exit status 4 if a vulnerability of at least --severity is not accepted. If the server cannot be
-    reached, accepted and cached vulnerabilities are listed, with the packages about which nothing
-    is known; no document is written, and the exit status is 7.
+    Exits with status 4 if a vulnerability of at least --severity is not accepted. If the server
+    cannot be reached, accepted and cached vulnerabilities are listed, with the packages that were
+    not checked, no document is written, and the exit status is 7.
 
     Examples:
 
@@ -111,8 +116,8 @@ def cves(
         imgbuild cves --all --attach-to registry.example/rl --sign-key cosign.key
     """
     if sign_key is not None and attach is None:
-        message = "--sign-key needs --attach-to"
-        raise InputError(message, hint="name the repository: --attach-to HOST/REPOSITORY")
+        message = "--sign-key requires --attach-to"
+        raise InputError(message, hint="specify the repository: --attach-to HOST/REPOSITORY")
     key = keys.load_private(sign_key) if sign_key else None
     repository = parse_repository(attach) if attach is not None else None
     session = open_session(selection.matrix, names=selection.named)
@@ -219,9 +224,9 @@ def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoRetu
     most = max((len(report.unqueried) for report in reports), default=0)  # of one image
     missing = count(most, "package")
     console.warn(
-        f"the result is incomplete: there is no data about {missing}; without this server:"
-        " imgbuild show TARGET --sbom cyclonedx > FILE.cdx.json;"
-        " grype sbom:FILE.cdx.json -o json > FILE; imgbuild cves TARGET --report FILE"
+        f"the result is incomplete, because there is no data about {missing}; to check without this"
+        " server, run: imgbuild show TARGET --sbom cyclonedx > FILE.cdx.json; grype"
+        " sbom:FILE.cdx.json -o json > FILE; imgbuild cves TARGET --report FILE"
     )
     if console.json:  # the answer is on stdout already
         console.warn(error.message)
@@ -244,7 +249,7 @@ def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
             f"accepted until {entry.expires}, not checked: {entry.id}: {entry.reason}"
             for entry in report.unchecked
         )
-        yield from folded(_unqueried(report))
+        yield from folded(_unqueried_lines(report))
         yield from folded(f"not checked: {name}" for name in report.unread)
     for acceptance in dict.fromkeys(entry for report in reports for entry in report.expired):
         yield from folded(
@@ -254,7 +259,7 @@ def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
         yield from folded([f"warning: accept_cves: no package has {acceptance.id}"])
 
 
-def _unqueried(report: CveReport) -> Iterator[str]:
+def _unqueried_lines(report: CveReport) -> Iterator[str]:
     """The packages for which the source was not queried, the first ones by name."""
     names = sorted(set(report.unqueried))
     if names and len(report.unqueried) < report.packages:
@@ -309,7 +314,7 @@ def _end(reports: Sequence[CveReport]) -> None:
     if console.json:  # the answer is on stdout already
         raise typer.Exit(AuditFailed.exit_code)
     names = ", ".join(f"{report.target} {report.arch}" for report in failed)
-    message = f"known vulnerabilities of at least {failed[0].threshold} severity in {names}"
+    message = f"known vulnerabilities with severity {failed[0].threshold} or higher in {names}"
     raise AuditFailed(message, hint=HINT)
 
 

@@ -20,8 +20,8 @@ FILES = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="FILE...",
-        help="A log, plain or compressed with gzip; or the flight-recorder dumps of all ranks, or a"
-        " folder of them. - or nothing: stdin.",
+        help="A log, plain or gzip-compressed, or the flight recorder dumps of all ranks, as files"
+        " or a folder. Default: stdin, also used for -.",
         show_default=False,
     ),
 ]
@@ -31,7 +31,8 @@ SHORT = Annotated[
     bool,
     option(
         "--short",
-        "Print one sentence, the first cause and its cure; nothing if none is likely.",
+        "Print only the first cause and its cure in one sentence, or nothing if no cause is"
+        " likely.",
     ),
 ]
 
@@ -40,13 +41,13 @@ SHORT = Annotated[
 def diagnose(files: FILES = None, short: SHORT = False) -> None:
     """Find the first failure in a log, its cause and its cure.
 
-    The log may be of any size, be truncated, and have interleaved ranks, colours, and prefixes of
-    Ray, Slurm, docker and torchrun. Causes come from rules for common failures and from facts, such
-    as the versions that define a name, the package that provides a library, or the rank that
-    stopped first. Consequences of a failure are listed after it. `imgbuild explain CODE` explains a
-    finding.
+    The log can have any size, be truncated, and contain interleaved ranks, colours, and prefixes of
+    Ray, Slurm, docker and torchrun. Causes are derived from rules for common failures and from
+    facts, such as the versions that define a name, the package that provides a library, or the rank
+    that stopped first. Failures that follow from the first one are listed after it. `imgbuild
+    explain CODE` explains a finding.
 
-    Nothing is downloaded. The exit status is 0, with or without findings.
+    Nothing is downloaded. The exit status is 0, whether or not a failure is found.
 
     Examples:
 
@@ -61,9 +62,9 @@ def diagnose(files: FILES = None, short: SHORT = False) -> None:
     names = files or [Path("-")]
     if names == [Path("-")]:
         if sys.stdin.isatty():
-            message = "diagnose reads a log from stdin, and stdin is a terminal"
+            message = "no log was specified, and stdin is a terminal"
             raise InputError(
-                message, hint="imgbuild diagnose FILE, or COMMAND 2>&1 | imgbuild diagnose"
+                message, hint="run imgbuild diagnose FILE, or COMMAND 2>&1 | imgbuild diagnose"
             )
         result = diagnosis.diagnose(sys.stdin.buffer, "stdin")
     else:

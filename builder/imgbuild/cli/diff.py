@@ -1,4 +1,4 @@
-"""`imgbuild diff`: how two images or locks differ, by packages, by bytes or by files."""
+"""`imgbuild diff`: compares two images or locks by packages, by bytes or by files."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def compare_files(
         accepted += builders()
         compared = _with_docker(session, selected, accepted, named=bool(selection.arches))
     else:
-        compared = [_of_files(names, selection.arches, accepted)]
+        compared = [_compare_pair(names, selection.arches, accepted)]
     for item in compared:
         _show(item.comparison)
     answer(compared, folded(map(_line, compared)))
@@ -76,10 +76,10 @@ def compare_files(
         raise typer.Exit(1)
 
 
-def _of_files(
+def _compare_pair(
     names: Sequence[str], arches: Sequence[Arch], accepted: Sequence[Accepted]
 ) -> Compared:
-    arch = at_most_one(arches, "images are compared on one architecture")
+    arch = at_most_one(arches, "images can be compared for only one architecture")
     left, right = (image.read(Path(name), arch) for name in names)
     comparison = compare(left, right, accepted, names=(names[0], names[1]), reporter=console)
     return Compared(name=f"{names[0]} {names[1]}", arch=arch, comparison=comparison)
@@ -134,9 +134,9 @@ NamesOption = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="A B | TARGET...",
-        help="Two images: a target, TARGET@REVISION of git, a lock.json or its folder, or an"
-        " image in a registry. With --files: OCI layouts and archives, also those of docker"
-        " save. With --builder docker: targets.",
+        help="Two images, each a target, TARGET@REVISION with a git revision, a lock.json or its"
+        " folder, or an image in a registry. With --files, two OCI layouts or archives,"
+        " including those of `docker save`. With --builder docker, targets.",
         autocompletion=complete_target,
         show_default=False,
     ),
@@ -145,29 +145,29 @@ FilesOption = Annotated[
     bool,
     option(
         "--files",
-        "Compare files and configuration instead of packages; exit status 1 if they differ.",
+        "Compare files and configuration instead of packages. Exits with status 1 if they differ.",
         often=True,
     ),
 ]
 BuilderOption = Annotated[
     Builder,
     BUILDER(
-        "docker: compare the files of each target's image with those of the image that Docker"
-        " builds from the Dockerfile. Both are built."
+        "With docker, the files of each target's image are compared with those of the image that"
+        " Docker builds from the Dockerfile. Both are built."
     ),
 ]
 AcceptOption = Annotated[
     list[Path] | None,
     option(
         "--accept",
-        "With --files: a list of accepted differences, each with path, field and reason;"
-        " repeatable. With --builder docker, the list of imgbuild is used too.",
+        "With --files, a list of accepted differences, each with path, field and reason. Can be"
+        " repeated. With --builder docker, imgbuild's own list applies too.",
         metavar="FILE",
     ),
 ]
 FullOption = Annotated[
     bool,
-    FULL("Every package that differs."),
+    FULL("Includes every package that differs."),
 ]
 
 
@@ -185,13 +185,13 @@ def diff(
 ) -> None:
     """Compare two images, by packages or by files.
 
-    By default: for each architecture the bytes of layers that a pull of image B downloads, CUDA,
-    driver and GPUs if they differ, and the wheels and Debian packages that B adds, removes or
-    changes; if more than 20 differ, only the main ones and the number of the others, unless --full
-    is given. An image in a registry is read with the lock that is attached to it; no layer is
-    fetched.
+    By default, for each architecture: the size of the layers that a pull of image B downloads,
+    differences in CUDA, driver and GPUs, and the wheels and Debian packages that B adds, removes or
+    changes. If more than 20 packages differ, only the main ones and the number of the others are
+    shown; --full shows all. An image in a registry is read from its attached lock, without
+    downloading layers.
 
-    With --files: paths, types, modes, owners, link targets, attributes, content and configuration
+    With --files, paths, types, modes, owners, link targets, attributes, contents and configuration
     must be equal; times and the division into layers may differ. Nothing is unpacked to disk.
 
     Examples:
@@ -209,30 +209,35 @@ def diff(
     docker = builder == "docker"
     all_names = [*(names or []), *selection.named]
     if not docker and (len(all_names) != 2 or selection.everything):
-        message = f"expected two images, got {len(all_names)}"
-        hint = "name two images, or targets and --builder docker"
+        message = f"two images are required, {len(all_names)} given"
+        hint = "pass two images, or targets with --builder docker"
         if len(all_names) == 1 and not files:
-            hint = f"the earlier states of a target: imgbuild show {all_names[0]} --history; {hint}"
+            hint = (
+                f"to list earlier digests of a target, run: imgbuild show {all_names[0]} --history;"
+                f" {hint}"
+            )
         raise InputError(message, hint=hint)
     if full and (files or docker):
-        message = "--full cannot be combined with --files or --builder docker"
-        raise InputError(message, hint="leave it out: --json lists every difference of files")
+        message = "--full cannot be used with --files or --builder docker"
+        raise InputError(message, hint="omit it; --json lists every difference of files")
     if files or docker:
         work = Options(jobs=processes(jobs), offline=offline)
         compare_files(all_names, selection, accept or [], work, docker=docker)
         return
     if accept:
-        message = "--accept needs --files or --builder docker"
-        raise InputError(message, hint="add --files, or leave it out")
+        message = "--accept requires --files or --builder docker"
+        raise InputError(message, hint="add --files, or omit it")
     client = Client(plain_http=plain_http or (), reporter=console)
     old, new = (
-        diff_sides.only(diff_sides.side(name, client, selection.matrix, console), selection.arches)
+        diff_sides.select_arches(
+            diff_sides.side(name, client, selection.matrix, console), selection.arches
+        )
         for name in all_names
     )
     changes = image_diff.between(old, new)
     answer(changes, folded((image_diff.words if full else image_diff.summary)(changes)))
     if not full and not console.json and image_diff.is_short(changes):
-        console.info("every package: add --full")
+        console.info("to list every package, add --full")
 
 
 COMMAND = command(diff)

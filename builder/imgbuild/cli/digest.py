@@ -1,4 +1,4 @@
-"""`imgbuild digest`: the digest of an image, computed from its lock alone."""
+"""`imgbuild digest`: prints the digest of an image, computed from its lock alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Digests(msgspec.Struct, frozen=True, kw_only=True):
 def digest(selection: Selection) -> None:
     """Print the digest of an image, from its lock.
 
-    For one architecture, it is the digest of its manifest; for several, that of the index. Only
+    For one architecture, this is the digest of its manifest; for several, that of the index. Only
     lock.json and digests.json are read.
 
     Example:

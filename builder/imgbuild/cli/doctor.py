@@ -1,4 +1,4 @@
-"""`imgbuild doctor`: which targets fit this machine; whether an image can work on it."""
+"""`imgbuild doctor`: shows which targets this machine can run, and checks an image on it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from imgbuild.doctor import collect, image
 from imgbuild.doctor.collect import Collected
 from imgbuild.doctor.host import Host, read_host
 from imgbuild.doctor.image import InspectOptions
-from imgbuild.doctor.targets import Diagnosis, TargetNeeds, diagnose, offer, only
+from imgbuild.doctor.targets import Diagnosis, TargetNeeds, diagnose, limited_to, offer
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock_file, published
 from imgbuild.matrix.select import select
@@ -52,17 +52,20 @@ from imgbuild.values import Arch
 class AnotherMachine(Group, frozen=True, kw_only=True):
     """A machine to check instead of this one."""
 
-    driver: Annotated[str | None, DRIVER("Check another machine, with this driver.")] = None
-    gpu: Annotated[list[str] | None, GPU("Check another machine, with this GPU; repeatable.")] = (
-        None
-    )
+    driver: Annotated[
+        str | None, DRIVER("Checks a machine with this driver instead of this one.")
+    ] = None
+    gpu: Annotated[
+        list[str] | None,
+        GPU("Checks a machine with this GPU instead of this one. Can be repeated."),
+    ] = None
     arch: Annotated[
         list[Arch] | None,
-        ARCH("For another machine; default: x86_64, or that of its GPU."),
+        ARCH("Applies to --driver and --gpu. Default: the architecture of the GPU, else x86_64."),
     ] = None
 
     def filters(self) -> str:
-        """The same as options of `imgbuild list`, which accepts one GPU."""
+        """The equivalent options of `imgbuild list`, which accepts one GPU."""
         words = ["--driver", self.driver] if self.driver else []
         words += ["--gpu", self.gpu[0]] if self.gpu and len(self.gpu) == 1 else []
         words += [word for arch in self.arch or () for word in ("--arch", arch)]
@@ -74,7 +77,7 @@ class AnotherMachine(Group, frozen=True, kw_only=True):
             return None
         if inside:
             message = "--driver, --gpu and --arch cannot be combined with --through"
-            raise InputError(message, hint="an image is checked on this machine")
+            raise InputError(message, hint="images are always checked on this machine")
         arch = at_most_one(self.arch, "a machine has one architecture")
         return _machine.described(self.driver, self.gpu or [], arch)
 
@@ -86,14 +89,17 @@ def doctor(
     through: Annotated[
         Engine | None,
         THROUGH(
-            "Check from inside the built image of one target: docker, podman, root, or apptainer"
-            " (with this user's home folder and environment)."
+            "Runs checks inside the image of one target with docker, podman, root, or apptainer,"
+            " which uses the user's home folder and environment."
         ),
     ] = None,
     sif: Annotated[
-        Path | None, SIF_FILE("Needs --through apptainer. Default: a SIF made for the check.")
+        Path | None,
+        SIF_FILE("Requires --through apptainer. By default, a SIF file is built for the check."),
     ] = None,
-    gpus: Annotated[str, GPUS("The number that must be visible. Needs --through.")] = "0",
+    gpus: Annotated[
+        str, GPUS("The check fails if fewer are visible in the container. Requires --through.")
+    ] = "0",
     shared: SharedMemory = 0,
     apptainer: Apptainer = None,
     layout: LayoutFolder = None,
@@ -101,27 +107,28 @@ def doctor(
         bool,
         option(
             "--collect",
-            "Print the data for a failure report: machine, packages, variables without secrets.",
+            "Print information for a bug report: the machine, packages, and environment variables"
+            " without secrets.",
         ),
     ] = False,
 ) -> None:
     """Show which targets this machine can run, and why.
 
     Compares the driver, GPUs and architecture with the requirements of each locked target. Reads
-    the output of nvidia-smi, if it is installed, /proc, and the versions of docker, podman and
-    apptainer; needs no GPU and changes nothing. With names only those targets are checked, and the
-    exit status is 1 if one does not fit. An image has its own glibc; that of the machine is only a
-    remark.
+    /proc, the versions of docker, podman and apptainer, and the output of nvidia-smi if it is
+    installed. Needs no GPU and changes nothing. If targets are named, only these are checked, and
+    the exit status is 1 if one of them cannot run. Images contain their own glibc, so that of the
+    machine is shown for information only.
 
-    Targets for which the driver is at least that of their CUDA release come first, then those that
-    run on an older driver of the same major release; of each, recommended targets come first;
-    a general one (vLLM, TRL) is suggested before those with another framework.
-    Retired targets are marked, and suggested only if no other fits. --driver, --gpu and --arch
-    describe another machine.
+    Targets whose CUDA release the driver fully supports are listed first, then those that run on an
+    older driver of the same major release. In both groups, recommended targets are listed first. A
+    general target (vLLM, TRL) is suggested before one with another framework. Retired targets are
+    marked, and suggested only if no other target can run. --driver, --gpu and --arch describe
+    another machine.
 
-    With --through, checks from inside an image what could break it, in seconds: packages in the
-    home folder or in PYTHONPATH, folders, limits, shared memory, driver. Exit status 1 if a check
-    finds an error.
+    With --through, runs a check of a few seconds inside an image for problems of this machine:
+    packages in the home folder or in PYTHONPATH, folders, limits, shared memory and the driver.
+    Exits with status 1 if the check finds an error.
 
     Examples:
 
@@ -155,11 +162,11 @@ def doctor(
     host = host or read_host()
     names = {item.lock.target for item in chosen}
     all_of = diagnose(host, _needs_of_targets(project, every))
-    diagnosis = only(all_of, names)
+    diagnosis = limited_to(all_of, names)
     rows = {} if console.json else _rows(project, host)
     answer(diagnosis, folded(_lines(diagnosis, rows)), _style)
     if diagnosis.best and not console.json:
-        console.info(f"to show their versions: imgbuild list{another.filters() or ' --fits'}")
+        console.info(f"to show their versions, run: imgbuild list{another.filters() or ' --fits'}")
     if patterns:
         _require_fits(diagnosis)
 
@@ -194,7 +201,7 @@ def _require_through(inside: Mapping[str, object]) -> None:
     """InputError for an option that needs --through."""
     for flag, value in inside.items():
         if value:
-            message = f"{flag} needs --through: it applies only inside an image"
+            message = f"{flag} requires --through, because it applies only inside an image"
             raise InputError(message, hint="add --through docker, podman, root or apptainer")
 
 
@@ -208,10 +215,10 @@ def _check_image(
     """Run the checks inside the image of the target; Exit 1 if there is an error."""
     if through != "apptainer" and (sif is not None or options.words):
         message = f"--sif-file and --apptainer cannot be combined with --through {through}"
-        raise InputError(message, hint="leave them out, or use --through apptainer")
+        raise InputError(message, hint="omit them, or use --through apptainer")
     if sif is not None and not sif.exists():
         message = f"--sif-file {sif}: no such file"
-        raise InputError(message, hint="make one with: imgbuild build TARGET --format sif")
+        raise InputError(message, hint="create one with: imgbuild build TARGET --format sif")
     session = open_session(selection.matrix, names=selection.named)
     name = single([item.name for item in session.select(selection.named)])
     locked = lock_file.read_lock(session.project.images, name)
@@ -239,10 +246,10 @@ def _rows(project: Project, host: Host) -> dict[str, TableRow]:
     matrix = published.load(project.matrix)
     selected = select(matrix, [], everything=True, arches=[])
     return {
-        row.target: table.shown(
+        row.target: table.with_images(
             project, msgspec.structs.replace(row, arch=tuple({*row.arch} & {host.arch}))
         )
-        for row in table.rows(matrix, published.shown(matrix, selected))
+        for row in table.rows(matrix, published.shown_targets(matrix, selected))
     }
 
 

@@ -20,9 +20,10 @@ WIDTH = 80
 
 @verb
 def explain(code: CODE) -> None:
-    """Explain a finding code of diagnose or audit.
+    """Explain the code of a finding of diagnose or audit.
 
-    Prints its cause, its cure and an example. `imgbuild diagnose` and `imgbuild audit` print codes.
+    Prints the cause, the cure and an example. `imgbuild diagnose` and `imgbuild audit` print the
+    codes.
 
     Examples:
 
@@ -39,7 +40,7 @@ def explain(code: CODE) -> None:
             if near
             else "copy the code from the output of diagnose or audit"
         )
-        message = f"{code}: no finding has this code"
+        message = f"no finding has the code {code}"
         raise InputError(message, hint=hint)
     lines = [
         f"{explanation.code}: {explanation.title}",

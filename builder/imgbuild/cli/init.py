@@ -1,4 +1,4 @@
-"""`imgbuild init`: start a project of your own from a published target."""
+"""`imgbuild init`: create a project of your own from a published target."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NameOption = Annotated[
     str | None,
     typer.Argument(
         metavar="NAME",
-        help="The name of your image. Default, and for '.': the name of this folder.",
+        help="The name of the image. Default: the name of the current folder, also used for '.'.",
         show_default=False,
     ),
 ]
@@ -57,8 +57,8 @@ ExtendsOption = Annotated[
     str | None,
     option(
         "--extends",
-        "The published target to extend, with all its versions. Default: the nearest one, or"
-        " without a project the one that is recommended for vLLM.",
+        "The published target to extend, with all of its versions. Default: the best match, or"
+        " without a project, the target that is recommended for vLLM.",
         metavar="TARGET",
         panel=SELECT,
         often=True,
@@ -66,52 +66,65 @@ ExtendsOption = Annotated[
 ]
 TargetOption = Annotated[
     list[str] | None,
-    TARGET("Start from this target instead of the first row of the table; at most one."),
+    TARGET("Starts from this target instead of the best match. Only one is accepted."),
 ]
 LockOption = Annotated[
     str | None,
     LOCK(
-        "A folder or URL with lock.json and digests.json, or a checkout of imgbuild, to choose"
-        " from its targets. Default: the catalogue that comes with imgbuild."
+        "A folder or URL with lock.json and digests.json, or a checkout of imgbuild whose targets"
+        " are considered. Default: the catalogue that is installed with imgbuild."
     ),
 ]
 ImageOption = Annotated[
     str,
     option(
         "--image",
-        "Where the layers are: HOST/REPOSITORY, or oci:FOLDER. Default: they are built from"
-        " the lock.",
+        "Where the layers are published: HOST/REPOSITORY, or oci:FOLDER. By default, they are"
+        " built from the lock.",
         metavar="PLACE",
         panel=SELECT,
     ),
 ]
-CudaOption = Annotated[str | None, CUDA("Only targets of this release.")]
-DriverOption = Annotated[str | None, DRIVER("Default: this machine's.")]
+CudaOption = Annotated[str | None, CUDA("Considers only targets of this release.")]
+DriverOption = Annotated[str | None, DRIVER("Default: the driver of this machine.")]
 GpuOption = Annotated[
     list[str] | None,
-    GPU("Only targets that run on it; repeatable. Default: this machine's."),
+    GPU(
+        "Considers only targets that support it. Can be repeated. Default: the GPUs of this"
+        " machine."
+    ),
 ]
 FromOption = Annotated[
     list[str] | None,
     FROM(
-        "A file or folder whose requirements are read instead of this folder's, or a git address"
-        " with @REVISION; repeatable."
+        "A file, a folder, or a git URL with @REVISION, whose requirements are used instead of"
+        " those in the current folder. Can be repeated."
     ),
 ]
 ExtraOption = Annotated[
     list[str] | None,
-    option("--extra", "An extra of the project; repeatable.", metavar="NAME", panel=READ),
+    option(
+        "--extra",
+        "An extra of the project to include. Can be repeated.",
+        metavar="NAME",
+        panel=READ,
+    ),
 ]
 GroupOption = Annotated[
     list[str] | None,
-    option("--group", "A dependency group of the project; repeatable.", metavar="NAME", panel=READ),
+    option(
+        "--group",
+        "A dependency group of the project to include. Can be repeated.",
+        metavar="NAME",
+        panel=READ,
+    ),
 ]
 RelaxOption = Annotated[
     list[str] | None,
     option(
         "--relax",
-        "Use the target's version of a package, regardless of the project's requirement;"
-        " repeatable.",
+        "Use the target's version of this package, even if the project requires another one. Can"
+        " be repeated.",
         metavar="PACKAGE",
         panel=READ,
     ),
@@ -120,8 +133,8 @@ ExcludeOption = Annotated[
     list[str] | None,
     option(
         "--exclude",
-        "Leave a package of the project out; repeatable. Packages of which only CUDA source exists"
-        " are left out even without this option.",
+        "Exclude a package that the project requires. Can be repeated. Packages that are published"
+        " only as CUDA source code are always excluded.",
         metavar="PACKAGE",
         panel=READ,
         often=True,
@@ -131,7 +144,7 @@ AddOption = Annotated[
     list[str] | None,
     option(
         "--add",
-        "A Python package: wandb, 'peft>=0.15', einops==0.8.1; repeatable.",
+        "A Python package to add, such as wandb or 'peft>=0.15'. Can be repeated.",
         metavar="PACKAGE",
         panel=ADD,
         often=True,
@@ -145,7 +158,7 @@ FileOption = Annotated[
     list[str] | None,
     option(
         "--file",
-        "A file and its path in the image; repeatable.",
+        "A file to copy, and its path in the image. Can be repeated.",
         metavar="HERE:THERE",
         panel=ADD,
     ),
@@ -153,7 +166,7 @@ FileOption = Annotated[
 RefreshOption = Annotated[
     bool,
     option(
-        "--refresh", "Copy the locks of published targets again, from their source in the matrix."
+        "--refresh", "Copy the locks of published targets again, from the source in the matrix."
     ),
 ]
 
@@ -175,9 +188,9 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
     def request(self, extends: str | None) -> ChoiceRequest:
         """The criteria of the choice; `extends` is a target whose versions must not change."""
         if len(self.target or ()) + (extends is not None) > 1:
-            message = "--target and --extends name more than one target"
-            raise InputError(message, hint="name one of them")
-        arch = at_most_one(self.arch, "a project starts from one target")
+            message = "--target and --extends select more than one target"
+            raise InputError(message, hint="specify one of them")
+        arch = at_most_one(self.arch, "a project is based on one target")
         arch = arch or Arch.parse(platform.machine())
         return ChoiceRequest(
             host=self._host(arch),
@@ -215,7 +228,7 @@ class Additions(Group, frozen=True, kw_only=True):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """A project that was started: its row, and the files that were written.
+    """A project that was created: its row, and the files that were written.
 
     `read` and `choice` are None for a project without files that declare requirements.
     """
@@ -246,17 +259,18 @@ def init_project(
     image: ImageOption = "",
     refresh: RefreshOption = False,
 ) -> None:
-    """Start an image for a project, from the published target that fits it.
+    """Create an image for a project, based on the best matching target.
 
-    Reads the requirements of the project in the current folder: requirements files, pyproject.toml,
-    lock files, setup.cfg, environment.yml, a Dockerfile. Compares it with every target, prints the
-    nearest three, and writes matrix.yaml with a row that names these files; all other files are in
-    .imgbuild/. Existing files are not changed. Without such files, the image extends the
-    recommended target.
+    Reads the requirements of the project in the current folder from requirements files,
+    pyproject.toml, lock files, setup.cfg, environment.yml or a Dockerfile. Compares them with every
+    target, prints the three best matches, and writes matrix.yaml with a row that refers to these
+    files. All other files are written to .imgbuild/. Existing files are not changed. Without such
+    files, the image extends the recommended target.
 
-    `extends` keeps the target's versions; it is used if a tested target has everything that the
-    project requires. Otherwise `like` solves again, with the target's versions as preferences. If
-    requirements cannot be met, all of them are listed, and nothing is written.
+    If a tested target satisfies all requirements of the project, the row `extends` this target and
+    keeps its versions. Otherwise, the row is `like` the target: versions are solved again, and the
+    target's versions are preferred. If requirements cannot be satisfied, all of them are listed and
+    nothing is written.
 
     Examples:
 
@@ -277,7 +291,7 @@ def init_project(
         return
     catalogue = _catalogue(lock)
     if extends is None and catalogue is None:
-        message = f"--lock {lock} has no {MATRIX}: it needs --extends"
+        message = f"--lock {lock} has no {MATRIX}, so --extends is required"
         raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
     path = Path.cwd() / MATRIX
     init.refuse_existing(path)
@@ -325,7 +339,7 @@ def _start(
     additions: Additions,
     context: Context,
 ) -> Started:
-    """Choose a target and write the matrix; NoSolution with all requirements that cannot be met."""
+    """Choose a target and write the matrix; NoSolution with all unsatisfiable requirements."""
     for line in _project_report.read_lines(files):
         console.info(line)
     more = tuple(repository_name.with_name(word, context) for word in additions.add or ())
@@ -343,7 +357,7 @@ def _start(
     for item in declared.debian:
         if item.name in lacking and item.name not in system:
             near = f"; nearest: {lacking[item.name]}" if lacking[item.name] else ""
-            console.warn(f"left out {item.place}: Debian has no package {item.name}{near}")
+            console.warn(f"omitted {item.place}: Debian has no package {item.name}{near}")
             absent[item.name] = f"Debian has no such package{near}"
     lacking = {name: near for name, near in lacking.items() if name in system}
     asked = chooser.demands(choice.chosen.python)
@@ -378,13 +392,13 @@ def _report(declared: Declared, choice: Choice) -> None:
     for line in _project_report.python_lines(declared, choice):
         console.warn(line)
     for each in choice.advice:
-        console.warn("\n  ".join((f"{each.package} is left out: {each.reason}", *each.remedies)))
+        console.warn("\n  ".join((f"{each.package} is excluded: {each.reason}", *each.remedies)))
     for line in choice.indexes.failures:
         console.warn(line)
     for line in choice.indexes.notes:
         console.info(line)
     for reason in choice.sdists.values():
-        console.info(f"{reason}: it is built in the sandbox")
+        console.info(f"{reason}, so it is built in the sandbox")
 
 
 def _refuse(
@@ -394,16 +408,16 @@ def _refuse(
     declared: Declared,
     failures: Sequence[ImgbuildError],
 ) -> None:
-    """NoSolution with every requirement that cannot be met, and the remedies.
+    """NoSolution with every requirement that cannot be satisfied, and the remedies.
 
     `failures` are those of git repositories, raised unchanged if there are no others.
     """
     chosen = choice.chosen
     if request.extends and chosen.changed:
-        message = f"{chosen.target} has other versions than the project requires"
+        message = f"the versions in {chosen.target} do not satisfy the project's requirements"
         hint = (
-            f"imgbuild init --target {chosen.target} changes them; --relax PACKAGE uses the"
-            " target's version"
+            f"run imgbuild init --target {chosen.target} to change these versions, or accept the"
+            " target's version of a package with --relax PACKAGE"
         )
         raise NoSolution(message, reasons=tuple(map(str, chosen.changed)), hint=hint)
     reasons = [str(each) for each in choice.obstacles]
@@ -425,8 +439,11 @@ def _refuse(
     reasons += repositories.reasons(failures)
     if reasons:
         number = f"{len(reasons)} requirements" if len(reasons) > 1 else "a requirement"
-        message = f"{number} of the project cannot be met with Python {chosen.python}"
-        hint = "change them in the project's files, leave one out with --exclude PACKAGE, or take"
+        message = f"{number} of the project cannot be satisfied with Python {chosen.python}"
+        hint = (
+            "change them in the project's files, exclude a package with --exclude PACKAGE, or"
+            " accept"
+        )
         hint += " the target's version with --relax PACKAGE"
         if any(each.cause == "python" for each in choice.obstacles):
             hint += f"; {python_support.OTHER}"
@@ -442,13 +459,13 @@ def _row(
 ) -> WantedExtension:
     """The row of the project's image."""
     chosen = choice.chosen
-    relaxed = "relaxed with imgbuild init --relax; the project requires another version"
+    relaxed = "relaxed with imgbuild init --relax, although the project requires another version"
     minor = ".".join(chosen.python.split(".")[:2])
     return WantedExtension(
         name=name,
         summary=f"the image of {name}",
         like=chosen.form == "like",
-        requirements=declared_files.named(files),
+        requirements=declared_files.listed_files(files),
         extras=tuple(files.extras),
         groups=tuple(files.groups),
         add=tuple(additions.add or ()),

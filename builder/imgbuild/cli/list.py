@@ -51,34 +51,37 @@ With = Annotated[
     list[str] | None,
     option(
         "--with",
-        "Only targets with this package: verl, or 'verl>=0.6'; repeatable.",
+        "Select targets that contain this package, such as verl or 'verl>=0.6'. Can be repeated.",
         metavar="PACKAGE",
         panel=SELECT,
         often=True,
     ),
 ]
-Cuda = Annotated[str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")]
-Gpu = Annotated[str | None, GPU("Only targets with code for this GPU.")]
-Driver = Annotated[str | None, DRIVER("Only targets that run on this driver.")]
+Cuda = Annotated[
+    str | None, CUDA("Selects targets of this release; 12 selects all CUDA 12 releases.")
+]
+Gpu = Annotated[str | None, GPU("Selects targets with code for this GPU.")]
+Driver = Annotated[str | None, DRIVER("Selects targets that run with this driver.")]
 PythonVersion = Annotated[
     list[str] | None,
     PYTHON(
-        "Only targets with this Python: 3.12, '>=3.12', 3 for all of Python 3; repeatable, or with"
-        " commas."
+        "Selects targets with this version; a range such as '>=3.12' and a major version such as 3"
+        " are accepted. Can be repeated or comma-separated."
     ),
 ]
 Fits = Annotated[
     bool,
     option(
         "--fits",
-        "Only locked targets that this machine can run: its GPU, driver, architecture.",
+        "Select locked targets that this machine can run, according to its GPU, driver and"
+        " architecture.",
         panel=SELECT,
         often=True,
     ),
 ]
 State = Annotated[
     list[Condition] | None,
-    option("--state", "Only targets in this state; repeatable.", panel=SELECT),
+    option("--state", "Select targets in this state. Can be repeated.", panel=SELECT),
 ]
 
 
@@ -86,7 +89,8 @@ TestedOn = Annotated[
     str | None,
     option(
         "--tested",
-        "Only targets whose image passed tests on this GPU: H200, or '2 H200' for two of them.",
+        "Select targets whose image has passed tests on this GPU, such as H200, or '2 H200' for"
+        " two of them.",
         metavar="GPU",
         panel=SELECT,
     ),
@@ -125,7 +129,7 @@ class Filters(Group, frozen=True, kw_only=True):
         return [arch] if arch else []
 
     def nothing(self, matrix: Matrix, arches: Sequence[Arch], reason: str = "") -> NothingSelected:
-        """The error if no row matches: filters, `reason`, the target that matches most of them."""
+        """The error if no row matches, with the filters, `reason` and the best match."""
         given = self.words() + [f"--arch {arch}" for arch in arches]
         requests = {
             normalize(requirement.name): str(requirement.specifier)
@@ -155,7 +159,7 @@ class Filters(Group, frozen=True, kw_only=True):
         wanted = _pythons(self.python or ())
         if wanted and not any(each.contains(has) for each in wanted for has in pythons):
             nearest = f"{python_support.bases_text(pythons)}; {nearest}"
-        return NothingSelected(f"{message}{reason}", hint=f"{nearest}leave out a filter")
+        return NothingSelected(f"{message}{reason}", hint=f"{nearest}omit a filter")
 
 
 class Matcher:
@@ -172,7 +176,7 @@ class Matcher:
         self._fits: dict[str, list[TargetFit]] = {}
 
     def matches(self, row: TableRow, condition: Condition | None) -> bool:
-        """Whether a row in a state matches. Without a filter of states the state may be None."""
+        """Whether a row in a state matches; the state may be None if states are not filtered."""
         states = self._filters.state
         return (not states or condition in states) and self.matches_in_any_state(row)
 
@@ -184,7 +188,10 @@ class Matcher:
             and (not self._pythons or any(each.contains(row.python) for each in self._pythons))
             and (not self._needed or _has(self._project, row, self._needed))
             and ((self._model is None and not self._driver) or bool(self._fitting(row)))
-            and (self._filters.tested is None or _tested(self._project, row, self._filters.tested))
+            and (
+                self._filters.tested is None
+                or _has_passed_on(self._project, row, self._filters.tested)
+            )
             and (self._runs_here is None or self._runs_here(row))
         )
 
@@ -199,11 +206,11 @@ class Matcher:
         ]
 
     def too_old(self, rows: Iterable[TableRow]) -> str:
-        """What the GPU of `--gpu` has and `rows` need, if it is too old for all; "" otherwise."""
+        """Why the GPU of `--gpu` is too old for all `rows`; "" if it is not."""
         able = {
             capability
             for row in rows
-            for floors in _offered(self._project, row).floors.values()
+            for floors in _image_needs(self._project, row).floors.values()
             for capability in (*floors.gpu, *floors.gpu_ptx)
         }
         lowest = min(able, key=gpus.numbers, default="")
@@ -240,10 +247,12 @@ def _requirement(text: str) -> Requirement:
     try:
         requirement = parse_requirement(text)
     except InvalidRequirement as error:
-        message = f"--with {text}: not a package with versions"
+        message = f"--with {text}: not a package with a version specifier"
         raise InputError(message, hint=hint) from error
     if requirement.marker or requirement.url:
-        message = f"--with {text}: expected a package with versions, without marker and URL"
+        message = (
+            f"--with {text}: expected a package with a version specifier, without marker and URL"
+        )
         raise InputError(message, hint=hint)
     return requirement
 
@@ -303,11 +312,13 @@ def _has_extra(
     )
 
 
-def _tested(project: Project, row: TableRow, gpu: str) -> bool:
+def _has_passed_on(project: Project, row: TableRow, gpu: str) -> bool:
     """Whether an image of the row passed a tier on `gpu`, "2 H200" for several of them."""
     several = re.fullmatch(r"(\d+) (.+)", gpu)
     number, name = several.groups() if several else ("", gpu)
-    runs = [run for image in table.shown(project, row).images for run in image.runs if run.good]
+    runs = [
+        run for image in table.with_images(project, row).images for run in image.runs if run.good
+    ]
     return any(
         {*name.casefold().split()} <= {*each.casefold().split()}
         and number in ("", str(len(run.gpu)))
@@ -326,7 +337,7 @@ def _needs_of(project: Project, target: str) -> TargetNeeds | None:
     return targets.offer(project.images, lock) if lock is not None else None
 
 
-def _offered(project: Project, row: TableRow) -> TargetNeeds:
+def _image_needs(project: Project, row: TableRow) -> TargetNeeds:
     """The requirements of the row's images; without a lock those expected by its values."""
     return _needs_of(project, row.target) or targets.planned(
         row.target, row.cuda, row.arch, row.gpu
@@ -338,7 +349,7 @@ def _fits(project: Project, row: TableRow, model: GpuModel | None, driver: str) 
 
     Without a lock, the values of the row are compared. `driver` is "" for any.
     """
-    offered = _offered(project, row)
+    offered = _image_needs(project, row)
     card = () if model is None else (HostGpu(name="GPU", capability=model.capability),)
     only = model.arch if model is not None else None
     machines = (
@@ -353,7 +364,7 @@ def _judge(project: Project) -> Callable[[TableRow], bool]:
     """Whether a target runs on this machine, by the rules of `imgbuild doctor`."""
     host = read_host()
     if not targets.comparable(host):
-        console.warn("no GPU and driver were found: --fits compares only the other requirements")
+        console.warn("no GPU and driver were found, so --fits compares only the other requirements")
 
     def _runs_here(row: TableRow) -> bool:
         offered = _needs_of(project, row.target)
@@ -367,15 +378,15 @@ WideOption = Annotated[
     bool,
     option(
         "--wide",
-        "All columns: Python, other packages, state, test records. On a terminal that is narrower"
-        " than the table, a paragraph for each target.",
+        "Show all columns, including Python, other packages, state and test records. If the"
+        " terminal is narrower than the table, each target is a paragraph.",
         panel=OUTPUT,
         often=True,
     ),
 ]
 FormOption = Annotated[
     ListFormat,
-    FORMAT("text, or markdown with all columns."),
+    FORMAT("One of text, or markdown, which has all columns."),
 ]
 
 
@@ -383,7 +394,7 @@ Order = Annotated[
     Literal["recommended", "size"],
     option(
         "--order",
-        "The recommended targets first, or by what a pull downloads: the smallest image first.",
+        "Sort recommended targets first, or by download size, smallest first.",
         panel=OUTPUT,
     ),
 ]
@@ -391,8 +402,9 @@ Runs = Annotated[
     list[Path] | None,
     option(
         "--runs",
-        "List the locked targets that run the code at this path, best first, and the errors for the"
-        " others, as far as their facts are in the cache; repeatable.",
+        "List the locked targets that can run the code at this path, best match first, and the"
+        " errors in the others. Targets whose facts are not in the cache are not checked. Can be"
+        " repeated.",
         metavar="PATH",
         panel=SELECT,
         often=True,
@@ -410,22 +422,22 @@ def list_targets(
     order: Order = "recommended",
     runs: Runs = None,
 ) -> None:
-    """List the targets: versions, states, tests.
+    """List the targets of the matrix with versions, states and test results.
 
-    Without a name all targets are listed, except those that are retired because a newer one takes
-    their place; --all lists these too. A target with * is recommended for its stack; these are
-    first. The column "tested" has the GPUs and the month of the highest tier of smoke tests that
-    passed: "2 H200 2026-11" on two of them; the tier, if it needs no GPU; "failed" if the latest
-    run of a tier failed; "-" for an image without a test record; "not locked", or "plan" on a
-    narrow terminal, for a target without an image.
-    Records of arm64 count with --arch arm64, or with --gpu and a GPU of arm64. Runs on images of
-    equal configuration count, and --wide names their digests. A narrow terminal shows no months; a
-    wide one shows more columns: the oldest driver, the download size, other packages. Filters are
-    combined: a target must match all of them.
+    Without names, all targets are listed except retired ones, which a newer target has replaced;
+    --all includes them. Targets with * are recommended for their stack, and are listed first. The
+    column "tested" shows the GPUs and the month of the highest tier of smoke tests that passed,
+    such as "2 H200 2026-11", or only the tier if it needs no GPU. It shows "failed" if the latest
+    run of a tier failed, "-" if the image has no test record, and "not locked" (or "plan" on a
+    narrow terminal) if the target has no image. Test records for arm64 are included with --arch
+    arm64, or with --gpu and a GPU of an arm64 machine. Test runs of images with the same
+    configuration are included; --wide shows their digests. A narrow terminal shows no months, and a
+    wide one shows more columns: the oldest driver, the download size and other packages. A target
+    must match all given filters.
 
-    A target is locked, stale, not locked, or needs something that the default index does not have:
-    another index, or a wheel that you supply. --json has all values of the matrix, the reasons for
-    missing architectures, and the test records.
+    A target is locked, stale, not locked, or needs something that the default index does not
+    provide: another index, or a wheel that you supply. --json includes all values of the matrix,
+    the reasons for missing architectures, and the test records.
 
     Examples:
 
@@ -461,7 +473,7 @@ def list_targets(
         read, patterns, everything=selection.everything or not patterns, arches=arches
     )
     matcher = Matcher(filters, project)
-    every = table.ordered(table.rows(read, published.shown(read, selected)))
+    every = table.ordered(table.rows(read, published.shown_targets(read, selected)))
     whole = selection.everything or bool(patterns)
     retired = [] if whole else [row for row in every if row.retired]
     every = [row for row in every if row not in retired]
@@ -474,7 +486,7 @@ def list_targets(
     for row in every:
         state = states.get(row.target)
         if matcher.matches(row, state.condition if state else None):
-            shown = table.shown(project, row)
+            shown = table.with_images(project, row)
             if state:
                 shown = msgspec.structs.replace(shown, state=str(state), reasons=state.reasons)
             rows.append(shown)

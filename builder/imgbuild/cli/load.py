@@ -10,7 +10,7 @@ from imgbuild.cli._help import command
 from imgbuild.cli._options import THROUGH, LayoutFolder
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import arch_of
-from imgbuild.cli._sessions import same_image
+from imgbuild.cli._sessions import refuse_shared_layout
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import verb
 from imgbuild.container.engine import require
@@ -34,14 +34,14 @@ def load(
     selection: Selection,
     through: Annotated[
         Literal["docker", "podman"] | None,
-        THROUGH("docker or podman. Default: the one that is running."),
+        THROUGH("Loads it into docker or podman. Default: the engine that is running."),
     ] = None,
     layout: LayoutFolder = None,
 ) -> None:
     """Load images into Docker or podman, and build missing ones.
 
-    Prints the name and the id that the image has in the engine; the id is the digest of the image,
-    or that of its configuration. The loaded image is compared with the built one. Exit status 6 if
+    Prints the name and the ID of each image in the engine; the ID is the digest of the image or of
+    its configuration. The loaded image is compared with the built one. Exits with status 6 if
     neither Docker nor podman responds.
 
     Example:
@@ -50,7 +50,7 @@ def load(
     """
     session = open_session(selection.matrix, names=selection.named)
     selected = session.select(selection.named, everything=selection.everything, arches=[])
-    same_image(selected, layout)
+    refuse_shared_layout(selected, layout)
     engine = require(through)
     done = []
     for item in selected:

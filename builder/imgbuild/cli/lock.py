@@ -1,4 +1,4 @@
-"""`imgbuild lock`: from the matrix to a lock and the digests of the image."""
+"""`imgbuild lock`: creates locks and image digests from the matrix."""
 
 from __future__ import annotations
 
@@ -20,29 +20,32 @@ from imgbuild.system.console import console
 @verb
 def lock(
     selection: WholeTargets,
-    check: Annotated[bool, CHECK("They are locks and digests.")] = False,
+    check: Annotated[bool, CHECK("Checks locks and digests.")] = False,
     diff: Annotated[
         str | None,
         option(
             "--diff",
-            "Print what changed since a git revision: packages, and bytes to pull.",
+            "Print the changes since a git revision: packages, and bytes to pull.",
             metavar="REV",
             often=True,
         ),
     ] = None,
     keep: Annotated[
-        bool | None, KEEP("Applies to wheels. Default: keep for one target, remove for several.")
+        bool | None,
+        KEEP(
+            "Applies to wheels. By default, they are kept for one target and removed for several."
+        ),
     ] = None,
-    again: Annotated[bool, AGAIN("Needs --all.")] = False,
+    again: Annotated[bool, AGAIN("Requires --all.")] = False,
     jobs: Jobs = 0,
     offline: Offline = False,
 ) -> None:
     """Lock every input of targets by hash.
 
-    Solves the requirements of each target, computes the digests of its images, writes
-    images/TARGET/lock.json, digests.json and requirements-ARCH.txt, and adds to
-    images/layers.json. If one of several targets fails, the
-    others are still locked. An interrupted run continues where it stopped.
+    Solves the requirements of each target, computes the digests of its images, and writes
+    images/TARGET/lock.json, digests.json and requirements-ARCH.txt. Also updates
+    images/layers.json. If one target fails, the others are still locked. Run the command again to
+    continue an interrupted run.
 
     Examples:
 
@@ -58,7 +61,7 @@ def lock(
     if again and (check or diff is not None):
         other = "--check" if check else "--diff"
         message = f"--again and {other} cannot be combined"
-        raise InputError(message, hint="leave one of them out")
+        raise InputError(message, hint="omit one of them")
     how = Options(jobs=processes(jobs), offline=offline)
     session = open_session(selection.matrix, how)
     chosen = select_targets(selection, session)
@@ -87,10 +90,12 @@ def _refuse(diff: str | None, *, check: bool) -> None:
     """InputError for `--diff` with `--check`, or without a revision."""
     if check and diff is not None:
         message = "--check and --diff cannot be combined"
-        raise InputError(message, hint="use one of them; --diff also fails if the lock is stale")
+        raise InputError(message, hint="use only one; --diff also fails if the lock is stale")
     if diff is not None and (not diff or diff.startswith("-")):
-        message = f"--diff needs a git revision, not {diff or 'an empty string'}"
-        raise InputError(message, hint="name a commit, a branch or a tag: imgbuild lock --diff REV")
+        message = f"--diff requires a git revision, not {diff or 'an empty string'}"
+        raise InputError(
+            message, hint="specify a commit, a branch or a tag: imgbuild lock --diff REV"
+        )
 
 
 COMMAND = command(lock)

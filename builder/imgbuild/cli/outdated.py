@@ -49,15 +49,13 @@ from imgbuild.values import Arch, Sha256
 from imgbuild.wheel.tags import Tags
 
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
-Packages = Annotated[
-    bool, PACKAGES("Show newer versions of all packages, not only of direct requirements.")
-]
-Python = Annotated[str | None, PYTHON("With -r; default: one that the files accept.")]
+Packages = Annotated[bool, PACKAGES("By default, only direct requirements are listed.")]
+Python = Annotated[str | None, PYTHON("Applies to -r. Default: a version that the files accept.")]
 Solve = Annotated[
     bool,
     SOLVE(
-        "Each newer version of what is required is solved for, and audited where all packages were"
-        " read before; it takes a minute for each."
+        "Each newer version is solved with the other requirements, and audited if all packages are"
+        " in the cache. This takes about a minute per version."
     ),
 ]
 
@@ -72,13 +70,14 @@ def outdated(
 ) -> None:
     """List newer versions of packages of a target, a project or a file.
 
-    For each required package: the newest version on its index, the newest one that METADATA allows
-    while all pinned packages stay the same, and what prevents the newest. Only final versions that
-    were not yanked count. Only pages of the index and METADATA are read: whether the code of an
-    allowed version works with the other packages is known only after --solve. For targets also
-    updates of the base's Debian packages and known vulnerabilities, if their servers respond.
+    For each required package, lists the newest version on its index, the newest version that
+    METADATA allows while all pinned packages stay the same, and what prevents the newest version.
+    Pre-releases and yanked releases are ignored. Only pages of the index and METADATA are read;
+    --solve also checks whether the code of an allowed version works with the other packages. For
+    targets, updates of the base's Debian packages and known vulnerabilities are listed too, if
+    their servers respond.
 
-    Without names: the targets of the project in this folder.
+    Default: the targets of the project in the current folder.
 
     Examples:
 
@@ -93,18 +92,18 @@ def outdated(
     if requirements:
         if selection.named or selection.everything:
             message = "--requirements and targets cannot be combined"
-            raise InputError(message, hint="name one of them")
-        reports = [_of_files(requirements, selection, python, solve=solve)]
+            raise InputError(message, hint="specify one of them")
+        reports = [_file_report(requirements, selection, python, solve=solve)]
     else:
         if python is not None:
             message = f"--python {python} does not apply to locked targets"
-            raise InputError(message, hint="leave it out, or name files with --requirements")
+            raise InputError(message, hint="omit it, or specify files with --requirements")
         session = open_session(selection.matrix, names=selection.named)
         if not (selection.named or selection.everything or session.project.writable):
             message = "Missing argument 'TARGET'"
-            hint = "name a target, a file with --requirements, or run it in a project's folder"
+            hint = "specify a target, a file with --requirements, or run it in a project's folder"
             raise InputError(message, hint=hint)
-        reports = _of_targets(session, selection, every=every, solve=solve)
+        reports = _target_reports(session, selection, every=every, solve=solve)
     answer(
         reports,
         [line for each in reports for line in _outdated_report.lines(each, whole=every)],
@@ -114,7 +113,7 @@ def outdated(
 # -- targets
 
 
-def _of_targets(
+def _target_reports(
     session: Session, selection: Selection, *, every: bool, solve: bool
 ) -> list[OutdatedReport]:
     named = selection.named
@@ -123,10 +122,10 @@ def _of_targets(
     records = packages.recorded([project_paths.catalogue().images, session.project.images])
     if any(project_row(session.matrix, item.lock.target) is not None for item in chosen):
         console.info("to move to another target: imgbuild update --to TARGET --dry-run")
-    return [_of_target(session, item, records, every=every, solve=solve) for item in chosen]
+    return [_target_report(session, item, records, every=every, solve=solve) for item in chosen]
 
 
-def _of_target(
+def _target_report(
     session: Session,
     item: SelectedLock,
     records: dict[Sha256, Package],
@@ -150,7 +149,9 @@ def _of_target(
     bases: list[BaseUpdates] = []
     advisories: list[KnownVulnerabilities] = []
     with console.progress(
-        f"looking up {count(len(names), 'package')} of {lock.target}", len(names), unit="packages"
+        f"checking {count(len(names), 'package')} of {lock.target} for newer versions",
+        len(names),
+        unit="packages",
     ) as bar:
         tasks: list[Callable[[], object]] = [
             lambda: rows.extend(newer.look(compared, names, indexes, context, bar.advance)),
@@ -206,7 +207,7 @@ def _requires(
             records |= locked_packages.read(item.lock, lacking, open_inputs(session))
         except FetchFailed as error:
             console.warn(
-                f"what {count(len(lacking), 'package')} require is unknown: {error.message}"
+                f"the requirements of {count(len(lacking), 'package')} are unknown: {error.message}"
             )
     return locked_packages.requirements(wheels, records)
 
@@ -268,7 +269,7 @@ def _solved(
 # -- requirements files
 
 
-def _of_files(
+def _file_report(
     files: Sequence[Path], selection: Selection, python: str | None, *, solve: bool
 ) -> OutdatedReport:
     if solve:
@@ -276,7 +277,7 @@ def _of_files(
         raise InputError(
             message, hint="imgbuild resolve -r FILE resolves the requirements of a file"
         )
-    arch = at_most_one(selection.arches, "a file is looked up for one architecture")
+    arch = at_most_one(selection.arches, "a requirements file is checked for one architecture")
     arch = arch or Arch.parse(platform.machine())
     matrix = load(project_paths.catalogue().matrix)
     declared = declared_files.read_places([str(path) for path in files])
@@ -292,7 +293,7 @@ def _of_files(
     indexes = Indexes(places, of_files.packages, name, context.http)
     title = ", ".join(map(str, files))
     with console.progress(
-        f"looking up {count(len(demanded), 'package')} of {title}",
+        f"checking {count(len(demanded), 'package')} of {title} for newer versions",
         2 * len(demanded),
         unit="packages",
     ) as bar:
@@ -305,7 +306,7 @@ def _of_files(
     ]
     by_address = [each.package for each in demanded if each.source]
     if by_address:
-        console.info(f"not looked up, since they have a URL: {', '.join(by_address)}")
+        console.info(f"not checked, because they have a URL: {', '.join(by_address)}")
     every = sorted((*rows, *failed), key=lambda row: row.package)
     return OutdatedReport(
         name=title,

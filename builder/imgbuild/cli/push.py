@@ -47,7 +47,8 @@ Places = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET... HOST/REPOSITORY",
-        help="Targets, and the repository; by default `registry` of the matrix.",
+        help="The targets to push, and the repository to push to. Default repository: `registry`"
+        " of the matrix.",
         show_default=False,
     ),
 ]
@@ -55,8 +56,9 @@ MountFrom = Annotated[
     list[str] | None,
     option(
         "--mount-from",
-        "Another repository of the same registry, whose layers are mounted instead of sent;"
-        " repeatable. Always used: `registry` of the matrix, extended targets, registry bases.",
+        "Mount layers from this repository of the same registry instead of sending them. Can be"
+        " repeated. `registry` of the matrix and the repositories of extended targets and of bases"
+        " are always used.",
         metavar="HOST/REPOSITORY",
     ),
 ]
@@ -64,7 +66,7 @@ DigestOnly = Annotated[
     bool,
     option(
         "--digest-only",
-        "Push without a tag; after the tests, `imgbuild registry tag` adds it.",
+        "Push without a tag. Add tags later with `imgbuild registry tag`, for example after tests.",
         often=True,
     ),
 ]
@@ -72,20 +74,22 @@ DigestFile = Annotated[
     Path | None,
     option(
         "--digest-file",
-        "After all pushes, write a line for each target: TARGET HOST/REPOSITORY@DIGEST.",
+        "Write a line TARGET HOST/REPOSITORY@DIGEST for each pushed target to this file.",
         metavar="FILE",
     ),
 ]
 Attach = Annotated[
     bool,
-    option("--attach/--no-attach", "Also push SBOMs, provenance and the lock of the image."),
+    option(
+        "--attach/--no-attach", "Also push the SBOMs, the provenance and the lock of the image."
+    ),
 ]
 Sif = Annotated[
     bool,
     option(
         "--sif",
-        "Push a SIF of the image in build/TARGET, as TARGET-ARCH-sif, next to the image in the"
-        " repository; apptainer pull oras://... reads it.",
+        "Push a SIF file of the image in build/TARGET to the same repository, with the tag"
+        " TARGET-ARCH-sif. It can be pulled with `apptainer pull oras://...`.",
         often=True,
     ),
 ]
@@ -93,10 +97,10 @@ Sif = Annotated[
 
 PartOption = Annotated[
     ImagePart | None,
-    PART("Only base can be pushed; Dockerfiles of `render --online` start from it."),
+    PART("Only base can be pushed. Dockerfiles of `render --online` use it as their base image."),
 ]
 DryRunOption = Annotated[
-    bool, DRY_RUN("Shows whether each layer is sent, mounted or already present.")
+    bool, DRY_RUN("Shows whether each layer would be sent, mounted or skipped.")
 ]
 
 
@@ -120,10 +124,10 @@ def push(
 ) -> None:
     """Push images to a registry.
 
-    Digests come from the lock, so a layer that the registry has is neither built nor downloaded.
-    Blobs are pushed first, then manifests, then the tags TARGET and TARGET-YYYYMMDD, so a tag
-    always refers to a complete image. A second run continues where an interrupted one stopped. An
-    image with fewer architectures than the target gets tags with their names.
+    Digests are known from the lock, so layers that the registry already has are neither built nor
+    downloaded. Blobs are pushed first, then manifests, then the tags TARGET and TARGET-YYYYMMDD, so
+    a tag always refers to a complete image. Run the command again to continue an interrupted push.
+    If some architectures of a target are not pushed, the tags contain the names of the others.
 
     Examples:
 
@@ -138,7 +142,7 @@ def push(
     names, place = split_places(places)
     how = Options(jobs=processes(jobs), offline=offline)
     if part == "wheels":
-        message = "--only wheels: only an image or its base can be pushed"
+        message = "--only wheels: only images and bases can be pushed"
         raise InputError(message, hint="use --only base, or omit --only")
     if sif:
         given = [part, dry_run, digest_only, digest_file, mount_from, sign_key]
@@ -150,8 +154,8 @@ def push(
         _sif.push(selection, names, repository, client, layout, compress, how)
         return
     if layout is not None or compress != "zstd":
-        message = "--layout and --compress need --sif"
-        raise InputError(message, hint="add --sif, or leave them out")
+        message = "--layout and --compress require --sif"
+        raise InputError(message, hint="add --sif, or omit them")
     if digest_file is not None:
         files.require_writable([digest_file], hint="choose another file with --digest-file")
     session = open_session(selection.matrix, how, [*names, *selection.named])
@@ -198,9 +202,10 @@ def _key(path: Path | None) -> PrivateKey | None:
 def _repository(place: str | None, session: Session | None) -> Repository:
     named = place or (session.matrix.registry if session else None)
     if named is None:
-        message = "no repository is given"
+        message = "no repository is specified"
         hint = (
-            "imgbuild push TARGET HOST/REPOSITORY, or write registry: HOST/REPOSITORY in the matrix"
+            "run imgbuild push TARGET HOST/REPOSITORY, or set registry: HOST/REPOSITORY in the"
+            " matrix"
         )
         raise InputError(message, hint=hint)
     return parse_repository(named)

@@ -40,18 +40,20 @@ app = typer.Typer(
 @verb
 def ls(
     place: Annotated[
-        str, typer.Argument(metavar="HOST[/REPOSITORY]", help="HOST, or HOST/REPOSITORY.")
+        str, typer.Argument(metavar="HOST[/REPOSITORY]", help="A registry, or one repository.")
     ],
     form: Annotated[
         Literal["text", "markdown"],
-        FORMAT("text; or markdown: the commands that pull each image of a target."),
+        FORMAT(
+            "One of text, or markdown, which has the commands to pull the image of each target."
+        ),
     ] = "text",
     plain_http: PlainHttp = None,
 ) -> None:
     """List the images in a registry.
 
-    Columns: image with its tags, architectures, MB to pull (all architectures), target, pinned
-    versions, digest. No layer is fetched. Tags of signatures and other attachments are omitted.
+    Columns: the image with its tags, architectures, MB to pull (all architectures), target, pinned
+    versions, digest. No layer is downloaded. Tags of signatures and other attachments are omitted.
 
     Examples:
 
@@ -98,9 +100,8 @@ def tag_image(
 ) -> None:
     """Tag an image in a registry.
 
-    Refused if a part of the image is missing from the registry.
-
-    For a CI that pushes with --digest-only, tests the image by its digest, and then tags it.
+    Fails if a part of the image is missing from the registry. Use this command in a CI that pushes
+    with --digest-only, tests the image by its digest, and then tags it.
 
     Example:
 
@@ -117,13 +118,13 @@ def tag_image(
 @verb
 def gc(
     place: Annotated[
-        str, typer.Argument(metavar="HOST/REPOSITORY", help="A repository of images.")
+        str, typer.Argument(metavar="HOST/REPOSITORY", help="The repository to clean up.")
     ],
     keep_days: Annotated[
         int,
         option(
             "--keep-days",
-            "Keep dated tags of the last DAYS days.",
+            "Keep tags with a date in the last DAYS days.",
             metavar="DAYS",
             min=0,
             often=True,
@@ -131,16 +132,16 @@ def gc(
         ),
     ] = 90,
     delete: Annotated[
-        bool, option("--delete", "Delete the listed images, with their tags.", often=True)
+        bool, option("--delete", "Delete the listed images and their tags.", often=True)
     ] = False,
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:
     """List or delete old dated images of this project's targets.
 
-    An image is old if each of its tags has the form TARGET-YYYYMMDD, with a day before the last
-    --keep-days days. Images that a current lock names, images with any other tag, and images of
-    other projects are kept. Nothing is deleted without --delete; the blobs are deleted by the
+    An image is old if all of its tags have the form TARGET-YYYYMMDD and their dates are before the
+    last --keep-days days. Images that a current lock refers to, images with any other tag, and
+    images of other projects are kept. Nothing is deleted without --delete. Blobs are deleted by the
     registry's own garbage collection.
 
     Examples:

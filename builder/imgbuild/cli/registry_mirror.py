@@ -34,17 +34,18 @@ NUMBERS = frozenset({2, 3, 4, 5})
 app = typer.Typer(
     cls=VerbGroup,
     no_args_is_help=True,
-    help="Keep the inputs of locks in your own registry.\n\n"
-    "Builds then work after upstream files disappear, or without any other network. Files (wheels,"
-    " sdists, debs, base layers) are blobs named by the sha256 in the lock, stored once for"
-    " all targets. `imgbuild lock` still reads the indexes.",
+    help="Keep the inputs of locks in your own registry.\n\nBuilds then work even if upstream"
+    " files disappear or no other server can be reached. Files (wheels, sdists, Debian"
+    " packages, base layers) are stored as blobs with the sha256 in the lock, once for all"
+    " targets. `imgbuild lock` still reads the indexes.",
 )
 
 Places = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET... HOST/REPOSITORY",
-        help="Targets, and the repository; by default the one set with `registry mirror use`.",
+        help="The targets, and the repository. Default repository: the one set with `imgbuild"
+        " registry mirror use`.",
         show_default=False,
     ),
 ]
@@ -54,19 +55,19 @@ Places = Annotated[
 def push_inputs(
     selection: Filter,
     places: Places = None,
-    dry_run: Annotated[bool, DRY_RUN("Nothing is sent.")] = False,
+    dry_run: Annotated[bool, DRY_RUN("Lists the files that would be sent.")] = False,
     keep: Annotated[
-        bool, KEEP("Applies to downloads in the cache, which are removed 4 GB at a time.")
+        bool, KEEP("Applies to downloads in the cache, which are removed after every 4 GB.")
     ] = True,
     plain_http: PlainHttp = None,
     offline: Offline = False,
 ) -> None:
     """Push the inputs of locks to a registry.
 
-    Only files that the registry lacks are sent, from the cache or their source. An interrupted run
-    continues where it stopped. For each target and architecture the repository gets the tags
-    TARGET-ARCH-inputs and TARGET-ARCH-inputs-HEX, which stays when the lock changes; `imgbuild
-    registry gc` finds tags that no lock names.
+    Only files that the registry lacks are sent, from the cache or from their source. Run the
+    command again to continue an interrupted push. For each target and architecture, the repository
+    gets the tags TARGET-ARCH-inputs, and TARGET-ARCH-inputs-HEX, which is kept when the lock
+    changes. `imgbuild registry gc` finds tags that no lock refers to.
 
     Examples:
 
@@ -77,7 +78,7 @@ def push_inputs(
         imgbuild registry mirror push 'cu130-*' registry.example/rl/inputs --dry-run
     """
     session = open_session(selection.matrix, Options(offline=offline))
-    repository, plain, names = _place(session.project, places, plain_http)
+    repository, plain, names = _selected_mirror(session.project, places, plain_http)
     parts = _parts(session.project, selection, names)
     inputs: Inputs = open_inputs(session, locking=True)
     if inputs.mirror is not None and inputs.mirror.repository == repository:
@@ -105,19 +106,19 @@ def use(
         str | None,
         typer.Argument(
             metavar="HOST/REPOSITORY",
-            help="The repository that `registry mirror push` has filled.",
+            help="A repository to which `imgbuild registry mirror push` has pushed.",
             show_default=False,
         ),
     ] = None,
-    off: Annotated[bool, option("--off", "Remove the setting.", often=True)] = False,
+    off: Annotated[bool, option("--off", "Stop using a mirror.", often=True)] = False,
     mirror_only: MirrorOnly = False,
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:
     """Use a mirror for the inputs of builds.
 
-    Locks and digests do not change: each file must have the hash in the lock. The option `--mirror`
-    of a verb and $IMGBUILD_MIRROR (either can be `off`) override this setting.
+    Locks and digests do not change, because each file must have the hash in the lock. The option
+    --mirror and $IMGBUILD_MIRROR override this setting; `off` disables the mirror.
 
     Examples:
 
@@ -128,7 +129,7 @@ def use(
         imgbuild registry mirror use --off
     """
     if off == (place is not None):
-        message = "a repository or --off is needed"
+        message = "a repository or --off is required"
         raise InputError(message, hint="imgbuild registry mirror use HOST/REPOSITORY")
     path = _project_file(matrix)
     if place is None:
@@ -141,7 +142,8 @@ def use(
     setting = MirrorSetting(mirror=str(repository), only=mirror_only, plain_http=plain)
     codec.write(path, setting)
     console.info(
-        f"{path}: inputs are taken from {repository}" + (", and only from there" * mirror_only)
+        f"{path}: inputs are downloaded from {repository}"
+        + (", without fallback to other servers" * mirror_only)
     )
     answer(setting, [str(path)])
 
@@ -158,10 +160,10 @@ def _project_file(matrix: Path | None) -> Path:
 
 @verb
 def show_status(selection: Filter, places: Places = None, plain_http: PlainHttp = None) -> None:
-    """Show which inputs of targets a mirror has.
+    """Show which inputs of targets a mirror contains.
 
-    Exit status 1 if a file is missing. Columns: target, architecture, files, GB, files missing, MB
-    missing, the tag that keeps them (- if there is none).
+    Exits with status 1 if a file is missing. Columns: target, architecture, files, GB, missing
+    files, missing MB, and the tag that protects the files from deletion ("-" if there is none).
 
     Examples:
 
@@ -170,7 +172,7 @@ def show_status(selection: Filter, places: Places = None, plain_http: PlainHttp 
         imgbuild registry mirror status cu124-vllm registry.example/rl/inputs --json
     """
     project = selection.project()
-    repository, plain, names = _place(project, places, plain_http)
+    repository, plain, names = _selected_mirror(project, places, plain_http)
     parts = _parts(project, selection, names)
     statuses = status(parts, repository, Client(plain_http=plain, origin=True, reporter=console))
     rows: list[Sequence[str]] = [HEAD, *(_row(item) for item in statuses)]
@@ -197,7 +199,7 @@ def _row(item: MirrorStatus) -> tuple[str, ...]:
     )
 
 
-def _place(
+def _selected_mirror(
     project: Project, places: list[str] | None, plain_http: list[str] | None
 ) -> tuple[Repository, list[str], list[str]]:
     """The selected repository, hosts without TLS, and the targets among `places`."""
@@ -207,8 +209,11 @@ def _place(
     require_no_host(names, project.locked_targets())
     setting: NamedMirror | None = mirror.find(project.root)
     if setting is None:
-        message = "no mirror is given, and none is set"
-        raise InputError(message, hint="name HOST/REPOSITORY, or: imgbuild registry mirror use …")
+        message = "no mirror is specified or configured"
+        raise InputError(
+            message,
+            hint="pass HOST/REPOSITORY, or configure a mirror with `imgbuild registry mirror use`",
+        )
     repository = parse_repository(setting.setting.mirror)
     plain = [*(plain_http or []), *([repository.host] if setting.setting.plain_http else [])]
     return repository, plain, names

@@ -22,16 +22,21 @@ from imgbuild.system.console import console
 def remove(
     packages: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PACKAGE...", help="Names of packages.", show_default=False),
+        typer.Argument(
+            metavar="PACKAGE...", help="The packages to remove, by name.", show_default=False
+        ),
     ] = None,
     system: Annotated[list[str] | None, SYSTEM()] = None,
-    target: Annotated[list[str] | None, TARGET("The row to change; default: the only one.")] = None,
+    target: Annotated[
+        list[str] | None,
+        TARGET("Only one can be given here: the row to change. Default: the only row."),
+    ] = None,
     matrix: MatrixFile = None,
 ) -> None:
     """Remove packages that were added to the image of a project.
 
     Removes them from `add:`, `requires:` and `pins:` of the row in matrix.yaml, and Debian packages
-    from `packages:`; comments are kept. Packages that a file of the project requires stay in the
+    from `packages:`; comments are kept. Packages that the files of the project require stay in the
     image.
 
     Examples:

@@ -1,4 +1,4 @@
-"""`imgbuild render`: a lock as text for people and other builders."""
+"""`imgbuild render`: writes a lock as text for people and other tools."""
 
 from __future__ import annotations
 
@@ -42,30 +42,45 @@ class ContainerFlags(Group, frozen=True, kw_only=True):
     """Options of a rendered container."""
 
     gpus: Annotated[
-        str | None, GPUS("For each node. Default: all GPUs of a machine, 1 in Kubernetes.")
+        str | None,
+        GPUS("Applies to each node. Default: all GPUs of the machine, or 1 in Kubernetes."),
     ] = None
     gpu: Annotated[
         str | None,
-        GPU("With --format skypilot: the kind that SkyPilot requests, such as H100."),
+        GPU("With --format skypilot, the GPU type to request, such as H100."),
     ] = None
     nodes: Annotated[
         int,
-        option("--nodes", "Nodes.", metavar="N", min=1, panel=CONTAINER, often=True, setting=True),
+        option(
+            "--nodes",
+            "The number of nodes.",
+            metavar="N",
+            min=1,
+            panel=CONTAINER,
+            often=True,
+            setting=True,
+        ),
     ] = 1
-    shared: Annotated[int, SHARED("0: shared memory of the host, or no limit.")] = 0
+    shared: Annotated[int, SHARED("0 uses the shared memory of the host, or sets no limit.")] = 0
     env: Annotated[
-        list[str] | None, ENV("In a rendered file NAME alone refers to a secret of that name.")
+        list[str] | None,
+        ENV("In the output, NAME without a value refers to a secret of that name."),
     ] = None
     port: Annotated[
         list[int] | None,
-        option("--port", "A port that the container serves; repeatable.", metavar="PORT",
+        option("--port", "A port on which the container listens. Can be repeated.", metavar="PORT",
                panel=CONTAINER),
     ] = None  # fmt: skip
     rdma: Annotated[
         str | None,
-        option("--rdma", "RDMA between nodes: a resource of Kubernetes (rdma/ib), or a device for"
-               " compose and devcontainer (/dev/infiniband).", metavar="NAME", panel=CONTAINER),
-    ] = None  # fmt: skip
+        option(
+            "--rdma",
+            "Enable RDMA between nodes, through a Kubernetes resource (rdma/ib), or"
+            " for compose and devcontainer, a device (/dev/infiniband).",
+            metavar="NAME",
+            panel=CONTAINER,
+        ),
+    ] = None
 
     def options(self, words: tuple[str, ...]) -> StartOptions:
         """The options, and the command `words`."""
@@ -92,48 +107,47 @@ def render(
     form: Annotated[
         RenderFormat,
         FORMAT(
-            "dockerfile, bake, apptainer, requirements, pylock, script; or a container: compose,"
-            " devcontainer, k8s-job, jobset, kuberay, skypilot."
+            "One of dockerfile, bake, apptainer, requirements, pylock, script, compose,"
+            " devcontainer, k8s-job, jobset, kuberay or skypilot."
         ),
     ] = "dockerfile",
     output: Annotated[
         Path | None,
         OUTPUT_PATH(
-            "A folder for Dockerfiles and for several targets, else a file. Default: Dockerfiles"
-            " next to their locks, everything else to stdout."
+            "Must be a folder for Dockerfiles and for several targets, and a file otherwise."
+            " Default: next to the lock for Dockerfiles, stdout for other formats."
         ),
     ] = None,
     online: Annotated[
         bool,
         option(
             "--online",
-            "A Dockerfile that downloads base and wheels itself, from URLs looked up now. Needs"
-            " --output.",
+            "Write a Dockerfile that downloads the base and the wheels from their current URLs."
+            " Requires --output.",
             often=True,
         ),
     ] = False,
     registry: Annotated[
         str | None,
         REGISTRY_PLACE(
-            "The repository of a container's image, or with --online of the base. Default:"
-            " `registry` of"
-            " the matrix."
+            "Containers use the image in this repository, and --online the base. Default:"
+            " `registry` of the matrix."
         ),
     ] = None,
-    check: Annotated[bool, CHECK("They are Dockerfiles and docker-bake.json.")] = False,
+    check: Annotated[bool, CHECK("Checks Dockerfiles and docker-bake.json.")] = False,
 ) -> None:
     """Write locks as Dockerfiles, Kubernetes jobs and other formats.
 
     dockerfile: images/TARGET/Dockerfile with the files that it copies, and docker-bake.json. bake:
     a file for `docker buildx bake` with the selected targets. apptainer: a definition file.
-    requirements: for pip and uv. pylock: PEP 751, with URLs looked up now. script: a shell script
-    that creates the environment on a machine without containers, and checks it.
+    requirements: a file for pip and uv. pylock: a PEP 751 file with current URLs. script: a shell
+    script that creates and checks the environment on a machine without containers.
 
-    compose, devcontainer, k8s-job, jobset, kuberay and skypilot run the image as `imgbuild run` and
-    `imgbuild slurm` do: by digest, with its GPUs, shared memory, a folder of models, compiled code,
-    and secrets by their names. The command follows --. Formats of Kubernetes name the image in a
-    registry: `imgbuild push` first, then `kubectl apply -f FILE`; comments in the file name the
-    claims and secrets that it needs.
+    compose, devcontainer, k8s-job, jobset, kuberay and skypilot run the image in the same way as
+    `imgbuild run` and `imgbuild slurm`: by digest, with its GPUs, shared memory, a folder of
+    models, compiled kernels, and references to secrets. The command follows --. Kubernetes formats
+    use the image in a registry: run `imgbuild push` first, then `kubectl apply -f FILE`. Comments
+    in the file name the claims and secrets that it needs.
 
     Examples:
 
@@ -185,8 +199,8 @@ def _render(
     if form in write.LOCAL and not (options.registry or read.registry):
         names = " ".join(item.lock.target for item in chosen)
         console.info(
-            f"the file uses the image that is loaded on this machine: imgbuild load {names};"
-            " --registry names it by its digest"
+            f"the file uses the image loaded on this machine with `imgbuild load {names}`; pass"
+            " --registry to use its digest in a registry"
         )
     if output is not None:
         rendered = write.leave(rendered, output)
@@ -215,23 +229,23 @@ def _refuse(
     dockerfile = options.form == "dockerfile"
     if (options.online or check) and not dockerfile:
         message = f"--online and --check cannot be combined with --format {options.form}"
-        raise InputError(message, hint="leave one of them out")
+        raise InputError(message, hint="omit one of them")
     if check and (options.online or output is not None):
         message = "--check cannot be combined with --online or --output"
-        raise InputError(message, hint="leave --online and --output out")
+        raise InputError(message, hint="omit --online and --output")
     if options.online and output is None:
-        message = "--online requires --output: the file contains host names"
+        message = "--online requires --output, because the file contains host names"
         raise InputError(message, hint="add --output FOLDER")
     is_container = options.form in write.CONTAINERS
     if options.registry is not None and not options.online and not is_container:
-        message = "--registry needs --online, or a container format"
-        raise InputError(message, hint="add --online, or leave it out")
+        message = "--registry requires --online or a container format"
+        raise InputError(message, hint="add --online, or omit it")
     if options.container.given and not is_container:
-        message = f"--format {options.form} has no container: it accepts no command and no options"
+        message = f"--format {options.form} accepts no command and no container options"
         raise InputError(message, hint=f"use --format {', '.join(write.CONTAINERS)}")
     if dockerfile and arches and output is None:
-        message = "the Dockerfile next to a lock is for all its architectures"
-        raise InputError(message, hint="leave --arch out, or add --output FOLDER")
+        message = "the Dockerfile next to a lock includes all of its architectures"
+        raise InputError(message, hint="omit --arch, or add --output FOLDER")
 
 
 COMMAND = command(render, cls=RenderCommand)

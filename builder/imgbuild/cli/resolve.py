@@ -1,4 +1,4 @@
-"""`imgbuild resolve`: from requirements to an environment and a row of the matrix."""
+"""`imgbuild resolve`: finds versions for requirements, and the row of a matrix for them."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ TARGETS = 3  # shown without --full
 def locked_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
     """The locked targets of a result with their versions and the commands to use them."""
     shown = answer.locked if everything else answer.locked[:TARGETS]
-    lines = [line for target in shown for line in (*_locked(target), "")]
+    lines = [line for target in shown for line in (*_target_lines(target), "")]
     left = [target.target for target in answer.locked[len(shown) :]]
     if left:
         lines += [*_comment(f"also: {', '.join(left)}; --full shows their versions"), ""]
     return [*lines, "# to solve for other versions, add --solve"]
 
 
-def _locked(target: LockedTarget) -> list[str]:
+def _target_lines(target: LockedTarget) -> list[str]:
     versions = ", ".join(f"{package} {version}" for package, version in target.versions.items())
     tested = f"tested: {target.tested}" if target.tested else "not tested"
     text = f"{target.target} has {versions} (CUDA {target.cuda}, {tested})"
@@ -144,8 +144,8 @@ WantedOption = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="REQUIREMENT...",
-        help="Packages that the environment must have: vllm==0.9.2, 'ray[default]>=2.45', verl; or"
-        " a file or folder that requires packages: requirements.txt, pyproject.toml, ./project.",
+        help="Requirements such as vllm==0.9.2 or 'ray[default]>=2.45', or a file or folder that"
+        " declares requirements, such as requirements.txt or ./project.",
         show_default=False,
     ),
 ]
@@ -153,7 +153,7 @@ WantOption = Annotated[
     list[str] | None,
     option(
         "--want",
-        "The same as positional requirements, with commas; repeatable.",
+        "Comma-separated requirements, equivalent to positional ones. Can be repeated.",
         metavar="LIST",
         panel=ASK,
     ),
@@ -163,58 +163,63 @@ HaveOption = Annotated[
     list[str] | None,
     option(
         "--have",
-        "Exact versions that must not change; repeatable.",
+        "Comma-separated exact versions that must not change. Can be repeated.",
         metavar="LIST",
         panel=ASK,
         often=True,
     ),
 ]
-CudaOption = Annotated[str | None, CUDA("Default: that of the chosen torch.", panel=ASK)]
+CudaOption = Annotated[
+    str | None, CUDA("Default: the release of the selected torch build.", panel=ASK)
+]
 ArchOption = Annotated[
-    list[Arch] | None, ARCH("Repeatable, or with commas. Default: this machine's.")
+    list[Arch] | None,
+    ARCH("Can be repeated or comma-separated. Default: the architecture of this machine."),
 ]
 AsOfOption = Annotated[
     str | None,
     option(
         "--as-of",
-        "Only files uploaded before this date, 00:00 UTC. Default: half a year after the newest"
-        " requested version, or today.",
+        "Use only files that were uploaded before this date (00:00 UTC). Default: half a year"
+        " after the release of the newest requested version, but at most today.",
         metavar="DATE",
         panel=ASK,
         often=True,
     ),
 ]
 PythonOption = Annotated[
-    str | None, PYTHON("A base of the matrix must have this version.", panel=ASK)
+    str | None, PYTHON("Requires a base in the matrix with this version.", panel=ASK)
 ]
 BaseOption = Annotated[
     str | None,
-    BASE("Default: the one that most targets use.", panel=ASK),
+    BASE("Default: the base that most targets use.", panel=ASK),
 ]
 IndexOption = Annotated[
     list[str] | None,
     option(
         "--index",
-        "Take a package from another index of the matrix; repeatable.",
+        "Use this package from another index of the matrix. Can be repeated.",
         metavar="PACKAGE=INDEX",
         panel=ASK,
     ),
 ]
 NameOption = Annotated[
     str | None,
-    option("--name", "The name of the row; implies --solve.", metavar="NAME", panel=ASK),
+    option("--name", "The name of the new row. Implies --solve.", metavar="NAME", panel=ASK),
 ]
-SolveOption = Annotated[bool, SOLVE("Even if a locked target satisfies the request.")]
+SolveOption = Annotated[bool, SOLVE("Solves even if a locked target satisfies the request.")]
 AllowOldOption = Annotated[
     bool,
     option(
         "--allow-old",
-        "Accept versions that are over a year older than the others.",
+        "Accept versions that are more than a year older than the others.",
         panel=ASK,
     ),
 ]
-FullOption = Annotated[bool, FULL("Every package, and every target that satisfies the request.")]
-AgainOption = Annotated[bool, AGAIN("Solve again even if the request was solved earlier today.")]
+FullOption = Annotated[
+    bool, FULL("Includes every package, and every target that satisfies the request.")
+]
+AgainOption = Annotated[bool, AGAIN("Solves again even if the same request was solved today.")]
 
 
 @verb
@@ -239,17 +244,17 @@ def resolve(
 ) -> None:
     """Find compatible versions for a list of packages.
 
-    If locked targets satisfy the request, prints them. Otherwise names a target that has all
-    packages, one of them in another version, and solves, as with --solve; this takes up to 6
-    minutes if packages were not read before. Prints the requested packages, a row to add to
-    matrix.yaml, and with --full every package with the reason for its version. No wheel is
-    downloaded: metadata and Python code are checked on the server, shared objects (ELF, CUDA) are
-    not; `imgbuild lock` of the row checks these too. Only the cache is written. It keeps the result
-    until the next day (UTC); --again solves again.
+    Prints the locked targets that satisfy the request. If there are none, names a target that has
+    all packages, one of them in another version, and solves for versions, as with --solve. This
+    takes up to 6 minutes if the packages are not in the cache. Prints the requested packages and a
+    row to add to matrix.yaml, and with --full every package with the reason for its version. No
+    wheel is downloaded: metadata and Python code are checked on the server, but shared objects
+    (ELF, CUDA) are not; `imgbuild lock` checks these for the row. Only the cache is written. The
+    result is cached until the next day (UTC); --again solves again.
 
-    If there is no solution on an architecture, the reasons and suggestions are printed; the exit
-    status is 8. A set with a package that is over a year older than the others is accepted only
-    with --allow-old.
+    If there is no solution for an architecture, the reasons and suggestions are printed, and the
+    exit status is 8. A set with a package that is more than a year older than the others is
+    accepted only with --allow-old.
 
     Examples:
 
@@ -317,7 +322,7 @@ def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -
     if near is not None and near.missing:
         lacks = ", ".join(near.missing)
         console.info(
-            f"nearest locked target: {near.target} has all but {lacks}; to start from it:"
+            f"nearest locked target: {near.target} has everything except {lacks}; to extend it, run"
             f" imgbuild init --extends {near.target}, then imgbuild add {' '.join(near.missing)}"
         )
     elif near is not None and near.others:
@@ -328,10 +333,10 @@ def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -
             [f"--relax {name}" for name in near.others] if of_files else ["--extends", near.target]
         )
         start = f"imgbuild init {' '.join(words)}"
-        console.info(f"nearest locked target: {near.target} has {has}; to start from it: {start}")
+        console.info(f"nearest locked target: {near.target} has {has}; to extend it, run {start}")
     console.info(
-        "no locked target satisfies the request: solving, with an audit of code; up to 6 minutes"
-        " if packages were not read before"
+        "no locked target satisfies the request; solving and auditing versions, which takes up to"
+        " 6 minutes if packages are not in the cache"
     )
 
 
@@ -364,13 +369,13 @@ def _with_files(request: ResolveRequest, places: Sequence[str], session: Session
     markers = tags.markers
     demands = declared_requests.split(declared, markers)
     for item in demands.addressed:
-        console.warn(f"{item} is left out: only versions on an index are solved for")
+        console.warn(f"{item} is ignored: only versions on an index can be resolved")
     requests = declared_requests.combined(
         request.requests, declared_requests.requested(declared, request, matrix)
     )
     if not requests:
-        message = f"{', '.join(declared.files) or 'the files'}: no package is required"
-        raise InputError(message, hint="name a file that requires packages")
+        message = f"{', '.join(declared.files) or 'the files'}: no requirements found"
+        raise InputError(message, hint="specify a file that requires packages")
     names = {item.package for item in requests}
     bounds = [str(item) for item in demands.bounds if item.package not in names]
     if bounds:

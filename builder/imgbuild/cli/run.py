@@ -1,4 +1,4 @@
-"""`imgbuild run`: mounts, variables, ports, GPUs, user, shm size (separate: a verb)."""
+"""`imgbuild run`: runs a command in an image: mounts, variables, ports, GPUs (separate: a verb)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
         list[str] | None,
         Definition(
             "--volume -v",
-            "Mount a file or folder at the path DST, read-only with :ro; repeatable.",
+            "Mount a file or folder at the path DST, read-only with :ro. Can be repeated.",
             metavar="SRC:DST[:ro]",
             panel=CONTAINER,
             often=True,
@@ -70,39 +70,54 @@ class RunOptions(Group, frozen=True, kw_only=True):
     env: Annotated[list[str] | None, ENV()] = None
     env_file: Annotated[
         list[Path] | None,
-        option("--env-file", "Set variables from a file of NAME=VALUE lines; repeatable.",
+        option("--env-file", "Set environment variables from a file of NAME=VALUE lines. Can be"
+                             " repeated.",
                metavar="FILE", panel=CONTAINER),
     ] = None  # fmt: skip
     publish: Annotated[
         list[str] | None,
-        option("--publish -p", "Publish a port, with docker and podman; repeatable.",
+        option("--publish -p", "Publish a port to the host. Requires docker or podman. Can be"
+                               " repeated.",
                metavar="[HOST:]PORT", panel=CONTAINER, often=True),
     ] = None  # fmt: skip
-    gpus: Annotated[str | None, GPUS("Default: all, if this machine has any.")] = None
+    gpus: Annotated[str | None, GPUS("Default: all GPUs of this machine.")] = None
     shm_size: Annotated[
         str | None,
-        option("--shm-size", "Private shared memory for the container, such as 16g. Default: that"
-                             " of"
-               " the host (--ipc=host).", metavar="SIZE", panel=CONTAINER, setting=True),
-    ] = None  # fmt: skip
+        option(
+            "--shm-size",
+            "The size of the container's own shared memory, such as 16g. By"
+            " default, it uses that of the host (--ipc=host).",
+            metavar="SIZE",
+            panel=CONTAINER,
+            setting=True,
+        ),
+    ] = None
     user: Annotated[
         str | None,
         Definition(
             "--user",
-            "The user to run the command as. Default: you, so that you own the files it writes.",
+            "The user to run the command as. By default, it runs as the current user, who then"
+            " owns the files that it writes.",
             metavar="UID[:GID]",
             panel=CONTAINER,
         )(),
     ] = None
     network: Annotated[
         bool,
-        option("--network/--no-network", "Allow the command to use the network.", panel=CONTAINER),
+        option(
+            "--network/--no-network", "Give the command access to the network.", panel=CONTAINER
+        ),
     ] = True
     hf_cache: Annotated[
         bool,
-        option("--hf-cache/--no-hf-cache", "Mount your Hugging Face cache ($HF_HOME, else"
-               " ~/.cache/huggingface; $HF_HUB_CACHE and others) if it exists.", panel=CONTAINER),
-    ] = True  # fmt: skip
+        option(
+            "--hf-cache/--no-hf-cache",
+            "Mount the Hugging Face cache if it exists: $HF_HOME,"
+            " else ~/.cache/huggingface, and the folders of"
+            " $HF_HUB_CACHE and similar variables.",
+            panel=CONTAINER,
+        ),
+    ] = True
     kernel_cache: KernelCache = True
 
     def typed(self) -> dict[str, str]:
@@ -111,11 +126,11 @@ class RunOptions(Group, frozen=True, kw_only=True):
         return {name: value for name, given, value in pairs if given}
 
     def request(
-        self, config: CommandConfig, command: Sequence[str], *, interactive: bool, dry: bool
+        self, config: CommandConfig, command: Sequence[str], *, interactive: bool, dry_run: bool
     ) -> ContainerRequest:
         """The request for an image with `config`; InputError for an invalid option.
 
-        With `dry` the command is only printed, so stdout need not be a terminal.
+        With `dry_run` the command is only printed, so stdout need not be a terminal.
         """
         files = {path.absolute(): read_env_file(path) for path in self.env_file or []}
         named = {name for values in files.values() for name in values}
@@ -141,7 +156,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
                 console.info(message)
         env |= paths.env
         mounts |= {mount.target: mount for mount in paths.mounts} | volumes
-        gpus = _gpus(self.gpus, dry=dry)
+        gpus = _gpus(self.gpus, dry_run=dry_run)
         if gpus is True:
             env |= dict.fromkeys(driver.chosen())
         env = {name: value for name, value in env.items() if name not in named} | given
@@ -150,8 +165,8 @@ class RunOptions(Group, frozen=True, kw_only=True):
         _require([self.user or "0"], USER, "--user", "UID[:GID]")
         if self.publish and not self.network:
             message = "--publish and --no-network cannot be combined"
-            raise InputError(message, hint="leave one of them out")
-        terminal = interactive and sys.stdin.isatty() and (dry or sys.stdout.isatty())
+            raise InputError(message, hint="omit one of them")
+        terminal = interactive and sys.stdin.isatty() and (dry_run or sys.stdout.isatty())
         return ContainerRequest(
             command=tuple(command),
             workdir=workdir,
@@ -182,7 +197,7 @@ def hugging_face_cache() -> Path | None:
     if os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises PermissionError
         return folder
     if not os.environ.get("HF_HUB_CACHE"):
-        _report_daily(f"{folder} does not exist: models that the command downloads are not kept")
+        _report_daily(f"{folder} does not exist, so models that the command downloads are not kept")
     return None
 
 
@@ -195,12 +210,12 @@ def _report_daily(text: str) -> None:
             return
         store.put_fact(NOTICE, text, today)
     except (ImgbuildError, OSError) as error:
-        console.detail(f"could not record that this was reported today: {error}")
+        console.detail(f"could not record that this warning was shown today: {error}")
     console.info(text)
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The variables of a file in Docker's format: lines NAME=VALUE, or NAME to pass it on.
+    """The variables in a file of Docker's format: lines NAME=VALUE, or NAME for the caller's value.
 
     InputError if the file cannot be read, or a line has no valid name.
     """
@@ -208,7 +223,7 @@ def read_env_file(path: Path) -> dict[str, str]:
         lines = boundary.content(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         message = f"--env-file {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}"
-        raise InputError(message, hint="name a file of NAME=VALUE lines") from error
+        raise InputError(message, hint="specify a file of NAME=VALUE lines") from error
     variables: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         text = line.lstrip()
@@ -230,7 +245,7 @@ def _variable(text: str) -> tuple[str, str | None]:
         message = f"--env {text}: expected NAME=VALUE or NAME"
         raise InputError(message, hint="write -e NAME=VALUE, or -e NAME to pass your value")
     if not given and name not in os.environ:
-        console.warn(f"--env {name}: the variable is not set here")
+        console.warn(f"--env {name}: the variable is not set in this environment")
     return name, value if given else None
 
 
@@ -250,12 +265,12 @@ def _folder(target: str, commit: str) -> Iterable[Mount]:
     here = Path.cwd()
     if commit:
         console.info(
-            f"the image has commit {commit[:12]} of the project in {target}: the current folder is"
-            f" not mounted (-v .:{target} mounts it)"
+            f"the current folder is not mounted, because the image has commit {commit[:12]} of the"
+            f" project in {target} (-v .:{target} mounts it)"
         )
         return
     if here == Path("/"):
-        console.warn("the current folder is /, which is not mounted")
+        console.warn("the current folder is /, which cannot be mounted")
         return
     yield Mount(source=here, target=target)
 
@@ -264,7 +279,7 @@ def _volume(text: str) -> Mount:
     source, _, rest = text.partition(":")
     target, _, mode = rest.partition(":")
     if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
-        message = f"--volume {text}: expected SRC:DST or SRC:DST:ro, DST an absolute path"
+        message = f"--volume {text}: expected SRC:DST or SRC:DST:ro, where DST is an absolute path"
         raise InputError(message, hint="for example: -v ./data:/data:ro")
     path = files.expanded(source).absolute()
     if not path.exists():
@@ -273,12 +288,12 @@ def _volume(text: str) -> Mount:
     return Mount(source=path, target=target.rstrip("/") or "/", writable=mode != "ro")
 
 
-def _gpus(text: str | None, *, dry: bool) -> bool | int:
-    """The number of GPUs, True for all; with `dry`, reports if this machine has none."""
+def _gpus(text: str | None, *, dry_run: bool) -> bool | int:
+    """The number of GPUs, True for all; with `dry_run`, reports if this machine has none."""
     if text is not None:
         return True if text == "all" else int(text)
     present = driver.gpus() > 0
-    if dry and not present:
+    if dry_run and not present:
         console.info(
             "no GPU is visible on this machine, so the command requests none;"
             " for a machine with GPUs add --gpus all"
@@ -298,7 +313,7 @@ def _require(texts: Sequence[str], form: re.Pattern[str], flag: str, expected: s
     for text in texts:
         if not form.fullmatch(text):
             message = f"{flag} {text}: expected {expected}"
-            raise InputError(message, hint="see: imgbuild help run")
+            raise InputError(message, hint="see imgbuild help run")
 
 
 class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -328,8 +343,8 @@ class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
 ThroughOption = Annotated[
     Engine | None,
     THROUGH(
-        "docker, podman, apptainer, or root (a root folder in a user namespace, without an"
-        " engine). Default: docker or podman, whichever is running, else root."
+        "One of docker, podman, apptainer, or root, which needs no engine and runs the command in"
+        " an unpacked root folder. Default: docker or podman if it is running, else root."
     ),
 ]
 
@@ -344,28 +359,30 @@ def run(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="-- COMMAND...", help="The command. Default: a shell.", show_default=False
+            metavar="-- COMMAND...",
+            help="The command to run. Default: a shell.",
+            show_default=False,
         ),
     ] = None,
     arch: OneArch = None,
     layout: LayoutFolder = None,
     through: ThroughOption = None,
-    dry_run: Annotated[bool, DRY_RUN("Prints the command line of the engine.")] = False,
+    dry_run: Annotated[bool, DRY_RUN("Prints the command line of the container engine.")] = False,
 ) -> None:
     """Run a command in the image of a target.
 
-    The image is built and loaded first if it is missing or not that of the lock. The command starts
-    in the current folder, which is mounted at the image's working folder (/workspace), as your
-    user, with all GPUs, the host's shared memory and your Hugging Face cache. HF_TOKEN and WANDB_*
-    are passed if they are set. The folders and files that HF_HUB_CACHE, TORCH_HOME, SSL_CERT_FILE
-    and similar variables name are mounted.
+    The image is built and loaded first if it is missing or does not match the lock. The command
+    runs as the current user in the current folder, which is mounted at the image's working folder
+    (/workspace), with all GPUs, the shared memory of the host and the Hugging Face cache. HF_TOKEN
+    and WANDB_* are passed if they are set. The folders and files in HF_HUB_CACHE, TORCH_HOME,
+    SSL_CERT_FILE and similar variables are mounted.
 
-    Options of imgbuild come before the command; a -- marks where the command begins. The exit
-    status is that of the command. If it fails and its stderr is not a terminal, the likely cause is
-    printed at the end (`imgbuild diagnose`). With --json the command has no terminal, and its
-    output is part of the result.
+    Options of imgbuild precede the command; -- marks the start of the command. The exit status is
+    that of the command. If it fails and stderr is not a terminal, the likely cause is printed at
+    the end, as by `imgbuild diagnose`. With --json, the command has no terminal, and its output is
+    part of the result.
 
-    In a project with one target, its name can be omitted.
+    In a project with one target, the name can be omitted.
 
     Examples:
 
@@ -406,7 +423,7 @@ def in_container(
     chosen = arch_of(target.arches, target.place, where.arch)
     dry_run, through = where.dry_run, where.through
     json = console.json
-    request = container.request(target.config(chosen), words, interactive=not json, dry=dry_run)
+    request = container.request(target.config(chosen), words, interactive=not json, dry_run=dry_run)
     if dry_run:
         engine_command = run_target.command(
             target, chosen, request, through=through, kernel_cache=container.kernel_cache

@@ -1,4 +1,4 @@
-"""`imgbuild show`: a target on one page; its layers, packages, variables, SBOM, lock."""
+"""`imgbuild show`: shows a target on one page, or its layers, packages, variables or SBOM."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ VARIABLES_WIDTH = 80
 INDENT = "    "
 WORDS = {
     "entry point": "set by the image's entry point, where the current value is unsuitable",
-    "SIF": "set under Apptainer, by the SIF that imgbuild build --format sif makes",
+    "SIF": "set under Apptainer, by SIF files of imgbuild build --format sif",
     "slurm": "set by the job scripts of imgbuild slurm",
     "smoke": "set by imgbuild smoke, for each of its cases",
     "root folder with GPUs": "set by imgbuild smoke and doctor, in a root folder with GPUs",
@@ -75,8 +75,8 @@ def _warn(environment: Environment) -> None:
     if differing:
         again = f"imgbuild lock {environment.target}"
         console.warn(
-            f"{environment.target}: the lock is stale: the matrix has other values for"
-            f" {', '.join(differing)}; to lock it again: {again}"
+            f"{environment.target}: the lock is stale, because the matrix has other values for"
+            f" {', '.join(differing)}; to lock again, run: {again}"
         )
 
 
@@ -89,13 +89,11 @@ def _lines(environment: Environment) -> Iterator[str]:
         yield from _setting(item)
     for by, rows in itertools.groupby(environment.late, lambda item: item.by):
         yield ""
-        yield from textwrap.wrap(
-            f"{environment.target}, when it runs: {WORDS[by]}", VARIABLES_WIDTH
-        )
+        yield from textwrap.wrap(f"{environment.target}, at run time: {WORDS[by]}", VARIABLES_WIDTH)
         # Variables that are set together are shown together.
         for _, same in itertools.groupby(rows, lambda item: (item.value, item.when, item.reason)):
             yield ""
-            yield from _late(list(same))
+            yield from _runtime_lines(list(same))
 
 
 def _setting(item: Setting) -> Iterator[str]:
@@ -108,7 +106,7 @@ def _setting(item: Setting) -> Iterator[str]:
     yield from _sources(item.source)
 
 
-def _late(same: Sequence[RuntimeVariable]) -> Iterator[str]:
+def _runtime_lines(same: Sequence[RuntimeVariable]) -> Iterator[str]:
     first = same[0]
     yield from textwrap.wrap(", ".join(item.name for item in same), VARIABLES_WIDTH)
     yield from _wrapped(f"value: {first.value or '(empty)'}")
@@ -151,7 +149,7 @@ def show_sbom(selection: Selection, form: Form, output: Path | None) -> None:
     several = sum(len(item.arches) for item in chosen) > 1
     if several and output is None and not json:
         message = "only one SBOM can be written to stdout"
-        raise InputError(message, hint="name one target and --arch, or a folder with --output")
+        raise InputError(message, hint="specify one target and --arch, or a folder with --output")
     written = []
     for sbom, data in _sboms(project, chosen, form):
         if output is None and not json:
@@ -186,25 +184,30 @@ def _sboms(
 
 
 HEAD = ("package", "version", "file")
-Layers = Annotated[bool, option("--layers", "The layers, in order, with sizes.", often=True)]
-History = Annotated[
-    bool, option("--history", "Earlier digests, from the git history of a checkout.", often=True)
+Layers = Annotated[
+    bool, option("--layers", "Show the layers in order, with their sizes.", often=True)
 ]
-Tests = Annotated[bool, option("--tests", "The results of its tests, by GPU.", often=True)]
+History = Annotated[
+    bool,
+    option("--history", "Show earlier digests, from the git history of a checkout.", often=True),
+]
+Tests = Annotated[bool, option("--tests", "Show test results by GPU.", often=True)]
 Variables = Annotated[
     bool,
     option(
-        "--variables", "The environment variables, with the reason and source of each.", often=True
+        "--variables",
+        "Show the environment variables, with the reason and the source of each.",
+        often=True,
     ),
 ]
 Packages = Annotated[bool, PACKAGES()]
 GuideFlag = Annotated[
     bool,
-    option("--guide", "How to use the image: its README, sizes, test results.", often=True),
+    option("--guide", "Show how to use the image: its README, size and test results.", often=True),
 ]
 Sbom = Annotated[
     Form | None,
-    option("--sbom", "The SBOM as JSON: CycloneDX 1.6 or SPDX 2.3.", often=True),
+    option("--sbom", "Write the SBOM as JSON, in CycloneDX 1.6 or SPDX 2.3.", often=True),
 ]
 
 
@@ -232,34 +235,37 @@ def show(
     tests: Tests = False,
     sbom: Sbom = None,
     output: Annotated[
-        Path | None, OUTPUT_PATH("With --sbom: a file, or a folder for several. Default: stdout.")
+        Path | None,
+        OUTPUT_PATH("Applies to --sbom: a file, or a folder for several targets. Default: stdout."),
     ] = None,
 ) -> None:
-    """Show a target: versions, digest, sizes, tests, commands.
+    """Show the versions, digest, size, tests and commands of a target.
 
-    Two targets are shown side by side. Nothing is fetched or built. One of --layers, --variables,
-    --packages, --guide, --history, --tests and --sbom shows that part instead.
+    Two targets are shown side by side. Nothing is downloaded or built. --layers, --variables,
+    --packages, --guide, --history, --tests and --sbom each show one part instead.
 
-    In a terminal, --layers draws bars of download sizes. Elsewhere it prints the columns position,
-    name, MB to pull, MB unpacked (- if a registry does not report it), contents, first digits of
-    the digest; with --json the whole digest and every file of each layer.
+    On a terminal, --layers draws the download sizes as bars. Otherwise, it prints the columns
+    position, name, MB to pull, MB unpacked ("-" if the registry does not report it), contents, and
+    the first digits of the digest. --json includes the complete digest and every file of each
+    layer.
 
-    --history lists the commits of the checkout that gave the target another digest. --tests lists
-    the latest run of each tier of smoke tests on each kind of GPU, for the current digest or for an
-    image of equal configuration, whose digest is named, and the skipped cases with the reasons. The
-    column "in" is what ran the image: docker, podman, apptainer, or root (a root folder, no
-    engine).
+    --history lists the commits of the checkout that changed the digest of the target. --tests lists
+    the latest run of each tier of smoke tests on each kind of GPU, and the skipped cases with the
+    reasons. A run of another image with the same configuration is included, with the digest of that
+    image. The column "in" shows how the image was run: docker, podman, apptainer, or root (an
+    unpacked root folder, without an engine).
 
-    --variables lists the variables of the image, as its lock has them, then those that are set when
-    it runs: by its entry point, under Apptainer, by job scripts for Slurm, by smoke tests. A source
-    is a URL, PACKAGE==VERSION PATH:LINE of a wheel, or a file of the repository. If the image has
-    another version, that version follows, with its origin: pins of the target, or the lock.
+    --variables lists the variables in the image, as recorded in its lock, then those that are set
+    at run time by the entry point, under Apptainer, by Slurm job scripts and by smoke tests. The
+    source of a variable is a URL, PACKAGE==VERSION PATH:LINE in a wheel, or a file of the
+    repository. If the image has another version of the package, that version follows, with its
+    origin: the pins of the target, or the lock.
 
-    --guide prints /opt/imgbuild/README of the image as Markdown: first commands, what is missing,
-    how to add a package. It is followed by data that the image cannot contain: its digest, its
-    download size and its test results.
+    --guide prints the image's /opt/imgbuild/README as Markdown: first commands, missing features,
+    and how to add a package. It is followed by data that the image cannot contain: its digest,
+    download size and test results.
 
-    --sbom writes the same bytes on every machine, those that `imgbuild push` attaches.
+    --sbom writes the same bytes on every machine, which are those that `imgbuild push` attaches.
 
     Examples:
 
@@ -293,7 +299,7 @@ def show(
         message = f"{' and '.join(parts)} cannot be combined"
         raise InputError(message, hint="use one of them")
     if output is not None and sbom is None:
-        message = "--output needs --sbom"
+        message = "--output requires --sbom"
         raise InputError(message, hint="redirect stdout instead: imgbuild show TARGET > FILE")
     if output is not None:
         files.require_writable([output], hint=files.OUTPUT_HINT)
@@ -334,13 +340,13 @@ def _pages(selection: Selection) -> None:
 def _page(session: Session, item: Selected) -> Page:
     project, matrix = session.project, session.matrix
     state = status.state(project, matrix, item.name)
-    [row] = table.rows(matrix, published.shown(matrix, [item]))
+    [row] = table.rows(matrix, published.shown_targets(matrix, [item]))
     row = msgspec.structs.replace(row, state=str(state), reasons=state.reasons)
     if state.condition is not Condition.LOCKED:
         return page.page(row, None, None, matrix.registry, writable=project.writable)
     lock = read_lock(project.images, item.name)
     target_digests = read_digests(project.images, lock)
-    return page.page(table.shown(project, row), lock, target_digests, matrix.registry)
+    return page.page(table.with_images(project, row), lock, target_digests, matrix.registry)
 
 
 def guide_of(session: Session, item: Selected) -> Guide:

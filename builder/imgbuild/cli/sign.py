@@ -23,10 +23,11 @@ def sign(
     sign_key: SignKey = None,
     keyless: Keyless = False,
     target: Annotated[
-        list[str] | None, TARGET("Provenance and SBOMs made from its lock are signed as well.")
+        list[str] | None, TARGET("Provenance and SBOMs are created from its lock and signed too.")
     ] = None,
     lock: Annotated[
-        str | None, LOCK("A lock.json with digests.json next to it; the same as --target.")
+        str | None,
+        LOCK("A lock.json with digests.json in the same folder. Equivalent to --target."),
     ] = None,
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
@@ -34,9 +35,10 @@ def sign(
     """Sign an image in a registry, with its provenance and SBOMs.
 
     The image is verified first, and not signed if it does not match its lock (exit status 9).
-    Provenance and SBOMs are made from your own lock (--target or --lock), never from attachments of
-    the image; without a lock only the digest is signed. An index and each of its manifests are
-    signed. cosign 3 verifies the signatures. Signing again with the same key changes nothing.
+    Provenance and SBOMs are created from your own lock (--target or --lock), never from attachments
+    of the image; without a lock, only the digest is signed. An index and each of its manifests are
+    signed. The signatures can be verified with cosign 3. Signing again with the same key changes
+    nothing.
 
     Examples:
 
@@ -45,8 +47,8 @@ def sign(
         imgbuild sign registry.example/rl:cu124-vllm --target cu124-vllm --keyless
     """
     if (sign_key is None) != keyless:
-        message = "either --sign-key FILE or --keyless is needed"
-        raise InputError(message, hint="make a key pair with: cosign generate-key-pair")
+        message = "either --sign-key FILE or --keyless is required"
+        raise InputError(message, hint="create a key pair with: cosign generate-key-pair")
     private = keys.load_private(sign_key) if sign_key else None
     client, reference = _published.client(image, plain_http, offline=False, origin=True)
     local_lock = _published.lock(target, lock, matrix)

@@ -1,4 +1,4 @@
-"""`imgbuild site`: the targets of the matrix as static pages, to publish or to read from a disk."""
+"""`imgbuild site`: writes the targets of the matrix as static pages."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ SOURCE = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~/-]*)?")
 Output = Annotated[
     Path | None,
     OUTPUT_PATH(
-        "A folder: a new one, an empty one, or a site that imgbuild made. Default: build/site."
+        "Must be a new folder, an empty folder, or a site that imgbuild has written. Default:"
+        " build/site."
     ),
 ]
 Registry = Annotated[
     str | None,
-    REGISTRY_PLACE("For the commands that pull. Default: `registry` of the matrix."),
+    REGISTRY_PLACE("Used in the pull commands on the pages. Default: `registry` of the matrix."),
 ]
 Past = Annotated[
     Path | None,
     option(
         "--history-file",
-        "A history.json of an earlier site, where the git history is incomplete or absent.",
+        "The history.json of an earlier site, for use if the git history is incomplete or absent.",
         metavar="FILE",
         often=True,
     ),
@@ -44,20 +45,22 @@ Cves = Annotated[
     Path | None,
     option(
         "--cves",
-        "The output of `imgbuild cves --all --json`: known vulnerabilities for the pages.",
+        "The output of `imgbuild cves --all --json`, whose vulnerabilities are shown on the pages.",
         metavar="FILE",
         often=True,
     ),
 ]
 Documents = Annotated[
     bool,
-    option("--documents", "Also write locks and SBOMs, to which the pages link.", often=True),
+    option(
+        "--documents", "Also write locks and SBOMs, and link to them from the pages.", often=True
+    ),
 ]
 Title = Annotated[
     str,
     option(
         "--title",
-        "The name of the site. Default: that of the repository of --registry.",
+        "The title of the site. Default: the name of the repository in --registry.",
         metavar="TEXT",
     ),
 ]
@@ -65,7 +68,7 @@ Source = Annotated[
     str,
     option(
         "--source",
-        "The web page of the repository, to which the pages link: https://...",
+        "The URL of the source repository, to which the pages link.",
         metavar="URL",
     ),
 ]
@@ -82,16 +85,16 @@ def site(
     title: Title = "",
     source: Source = "",
 ) -> None:
-    """Write the targets of the matrix as static pages.
+    """Write the targets of the matrix as static web pages.
 
-    A page for each target: versions, digests, layers, tests by GPU, differences from similar
-    targets, vulnerabilities, history, commands to copy. Other pages show the whole matrix as a
-    picture and as a table with filters, and have forms that compute in the browser which targets
-    run on a machine, which image fits a requirements.txt, what differs between two images, and why
-    versions do not occur together. The pages need no server. In a git checkout the history is that
-    of images/TARGET/digests.json.
+    Each target has a page with its versions, digests, layers, tests by GPU, differences from
+    similar targets, vulnerabilities, history, and commands to copy. Other pages show the whole
+    matrix as a diagram and as a table with filters, and have forms that compute in the browser
+    which targets run on a machine, which image matches a requirements.txt, what differs between two
+    images, and why versions cannot be combined. The pages need no server. In a git checkout, the
+    history is that of images/TARGET/digests.json.
 
-    The folder is replaced as a whole. --title and texts of the matrix are written as text.
+    The output folder is replaced. HTML in --title and in texts of the matrix is escaped.
 
     Examples:
 

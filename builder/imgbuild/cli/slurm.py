@@ -40,7 +40,7 @@ from imgbuild.system.console import console
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """How to run the image: a SIF or a name for pyxis, folders, and options for Apptainer."""
+    """Options for running the image: a SIF or a name for pyxis, folders, options for Apptainer."""
 
     sif: Path | None
     pyxis: str | None
@@ -51,13 +51,13 @@ class Runtime(msgspec.Struct, frozen=True):
 def runtime_container(
     project: Project, target_digests: TargetDigests, runtime: Runtime, *, check: bool, submit: bool
 ) -> Container:
-    """How to run the locked image; for a check, with the folder of its scripts mounted.
+    """The container of the locked image; for a check, the folder of its scripts is mounted.
 
     InputError if the job is submitted and the image's file does not exist.
     """
     if runtime.sif is not None and runtime.pyxis is not None:
         message = "--sif-file and --pyxis cannot be combined"
-        raise InputError(message, hint="leave one of them out")
+        raise InputError(message, hint="omit one of them")
     binds, words, target = runtime.binds, runtime.words, target_digests.target
     if check:
         binds = (*binds, f"{runner.TESTS.resolve()}:/smoke_tests:ro")
@@ -66,7 +66,7 @@ def runtime_container(
         form = "squashfs"
     else:
         image = (runtime.sif or project.output(target).with_name(f"{target}.sif")).absolute()
-        same_image(image, target_digests)
+        warn_if_other_image(image, target_digests)
         form = "sif"
     make = shlex.join(["imgbuild", "build", target, "--format", form, "--output", str(image)])
     if isinstance(image, Path) and not image.exists():
@@ -74,15 +74,17 @@ def runtime_container(
             message = f"{image}: no such file"
             raise InputError(message, hint=f"make it with: {make}")
         console.warn(
-            f"{image} does not exist yet; make it with: {make}; if the cluster does not have this"
-            " disk, copy the file to the same path there"
+            f"{image} does not exist yet; create it with: {make}; if the cluster does not share"
+            " this disk, copy the file to the same path there"
         )
     if runtime.sif is None and runtime.pyxis is None and programs.which("sbatch") is None:
-        console.info(f"the script has this machine's path {image}; another: --sif-file PATH")
+        console.info(
+            f"the script uses the path {image} of this machine; use --sif-file PATH for another one"
+        )
     return Container(image=str(image), pyxis=runtime.pyxis is not None, binds=binds, words=words)
 
 
-def same_image(sif: Path, target_digests: TargetDigests) -> None:
+def warn_if_other_image(sif: Path, target_digests: TargetDigests) -> None:
     """Warn if the SIF was not created from the locked image, whose digest the script names.
 
     A SIF created by another tool cannot be compared.
@@ -120,17 +122,19 @@ class WrittenScript(msgspec.Struct, frozen=True, kw_only=True):
 
 Command = Annotated[
     list[str] | None,
-    typer.Argument(metavar="-- COMMAND...", help="What the job runs.", show_default=False),
+    typer.Argument(
+        metavar="-- COMMAND...", help="The command that the job runs.", show_default=False
+    ),
 ]
 Job = Annotated[
     ScriptKind,
     option(
         "--job",
-        "single: the command on one node. torchrun: torchrun on each node, with a process for each"
-        " GPU (-- train.py). ray: on a Ray cluster of all nodes. trl-server:"
-        " accelerate on all nodes but the last, which serves vLLM. verl: on Ray, with verl"
-        " configured for the nodes and GPUs. check: no command; tests for two minutes what a job"
-        " needs: GPUs, all-reduce between nodes, shared memory, folders, limits.",
+        "The kind of job: single (the command on one node), torchrun (torchrun on each node, with"
+        " one process per GPU), ray (the command on a Ray cluster of all nodes), trl-server"
+        " (accelerate on all nodes except the last, which serves vLLM), verl (the command on Ray,"
+        " with verl configured for the nodes and GPUs), or check (no command; tests GPUs,"
+        " all-reduce between nodes, shared memory, folders and limits for two minutes).",
         often=True,
     ),
 ]
@@ -138,8 +142,8 @@ Pyxis = Annotated[
     str | None,
     option(
         "--pyxis",
-        "Use srun with pyxis instead of Apptainer: a squashfs (imgbuild build --format squashfs),"
-        " or HOST#NAME:TAG as enroot names images in a registry.",
+        "Run this image with srun and pyxis instead of Apptainer: a squashfs file from `imgbuild"
+        " build --format squashfs`, or HOST#NAME:TAG, enroot's name for an image in a registry.",
         metavar="IMAGE",
     ),
 ]
@@ -147,8 +151,8 @@ Binds = Annotated[
     list[str] | None,
     option(
         "--bind",
-        "A folder to mount in the image; repeatable. The current folder, the model cache and the"
-        " folders that HF_HUB_CACHE and similar variables name are always mounted.",
+        "Mount a folder in the container. Can be repeated. The current folder, the model cache and"
+        " the folders of HF_HUB_CACHE and similar variables are always mounted.",
         metavar="SOURCE[:PLACE]",
     ),
 ]
@@ -156,8 +160,8 @@ Stage = Annotated[
     list[str] | None,
     option(
         "--stage",
-        "Copy this folder to each node's own disk first, and mount the copy instead: for"
-        " models on a slow network disk; repeatable.",
+        "Copy this folder to the local disk of each node first, and mount the copy instead, for"
+        " example for models on a slow network file system. Can be repeated.",
         metavar="FOLDER",
     ),
 ]
@@ -165,21 +169,21 @@ Scratch = Annotated[
     str,
     option(
         "--scratch",
-        "A folder on each node's own disk. Default: SLURM_TMPDIR, TMPDIR, or /tmp.",
+        "A folder on the local disk of each node. Default: $SLURM_TMPDIR, $TMPDIR or /tmp.",
         metavar="FOLDER",
     ),
 ]
 Env = Annotated[list[str] | None, ENV()]
 Model = Annotated[
     str,
-    option("--served-model", "With --job trl-server: the model that vLLM serves.", metavar="NAME"),
+    option("--served-model", "With --job trl-server, the model that vLLM serves.", metavar="NAME"),
 ]
 Submit = Annotated[
     bool,
     option(
         "--submit",
-        "Submit the script with sbatch and print the job's number. With --job check, wait for the"
-        " result and print it; exit status 1 if a check failed.",
+        "Submit the script with sbatch and print the job ID. With --job check, wait for the result"
+        " and print it; exits with status 1 if a check failed.",
         often=True,
     ),
 ]
@@ -193,11 +197,12 @@ def slurm(
     command: Command = None,
     job: Job = ScriptKind.SINGLE,
     gpus: Annotated[
-        str | None, GPUS("For each node; 'all' is not accepted. Default: none, with a warning.")
+        str | None,
+        GPUS("Applies to each node; 'all' is not accepted. Default: none, with a warning."),
     ] = None,
     sif: Annotated[
         Path | None,
-        SIF_FILE("An unpacked SIF (a folder) is also accepted. Default: build/TARGET.sif."),
+        SIF_FILE("An unpacked SIF (a folder) is accepted too. Default: build/TARGET.sif."),
     ] = None,
     pyxis: Pyxis = None,
     served_model: Model = "",
@@ -208,13 +213,13 @@ def slurm(
     kernel_cache: KernelCache = True,
     apptainer: Apptainer = None,
     shared: SharedMemory = 0,
-    output: Annotated[Path | None, OUTPUT_PATH("A file. Default: stdout.")] = None,
+    output: Annotated[Path | None, OUTPUT_PATH("Default: stdout.")] = None,
     submit: Submit = False,
 ) -> None:
     """Write a Slurm job script for the image of a target.
 
-    The command follows --. The script does not need imgbuild: only a SIF and Apptainer on the
-    nodes, or pyxis. In imgbuild's repository docs/slurm.md explains its lines.
+    The command follows --. The script does not need imgbuild, only a SIF file and Apptainer on the
+    nodes, or pyxis. docs/slurm.md in imgbuild's repository explains the script.
 
     Examples:
 
@@ -230,13 +235,13 @@ def slurm(
     """
     name, words = selection.split(command)
     if shared and job is not ScriptKind.CHECK:
-        message = "--shared needs --job check"
-        raise InputError(message, hint="add --job check, or leave --shared out")
+        message = "--shared requires --job check"
+        raise InputError(message, hint="add --job check, or omit --shared")
     if job is ScriptKind.CHECK and words:
         message = f"--job check accepts no command: {' '.join(words)}"
-        raise InputError(message, hint="leave the command out, or choose another --job")
+        raise InputError(message, hint="omit the command, or choose another --job")
     if gpus == "all":
-        message = "--gpus all: Slurm needs a number"
+        message = "--gpus all: Slurm requires a number"
         raise InputError(message, hint="for example: --gpus 8")
     project = selection.project(name)
     report_templates(project)
@@ -328,7 +333,9 @@ def _report(job_script: JobScript, text: str, output: Path | None, *, submit: bo
     answer(result, [log_text or f"job {number}: {state.lower()}; {log} was not written"])
     if not passed:
         if state not in ("COMPLETED", "FAILED"):
-            console.error(f"job {number} ended as {state.lower()}: the check did not finish")
+            console.error(
+                f"job {number} ended with state {state.lower()} before the check finished"
+            )
         raise typer.Exit(1)
 
 

@@ -32,7 +32,7 @@ from imgbuild.cli._options import (
     processes,
 )
 from imgbuild.cli._output import aligned, answer, count, folded
-from imgbuild.cli._sessions import same_image, single_arch
+from imgbuild.cli._sessions import refuse_shared_layout, single_arch
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.codec import write_bytes
@@ -88,7 +88,7 @@ def chosen_images(
         return [_single_image(words, layout, lock, sif, everything=everything)]
     session = open_session(selection.matrix, names=words)
     selected = session.select(words, everything=everything, arches=[])
-    same_image(selected, layout or sif)
+    refuse_shared_layout(selected, layout or sif)
     return [
         Subject(
             name=item.name,
@@ -110,18 +110,21 @@ def _single_image(
 ) -> Subject:
     images = [*map(Path, words), *(each for each in (layout, sif) if each is not None)]
     if everything or len(images) != 1:
-        message = f"--lock is for one image; given: {', '.join(map(str, images)) or 'none'}"
+        message = f"--lock requires exactly one image, not {', '.join(map(str, images)) or 'none'}"
         raise InputError(message, hint="imgbuild smoke LAYOUT --lock images/TARGET/lock.json")
     folder = images[0]
     path = lock or folder / lock_file.FILE
-    hint = "copy images/TARGET/lock.json to the machine that tests, and name it with --lock FILE"
+    hint = (
+        "copy images/TARGET/lock.json to the machine that runs the tests, and pass it with --lock"
+        " FILE"
+    )
     try:
         data = boundary.content(path)
     except OSError as error:
         message = f"cannot read the lock {path}: {error.strerror}"
         raise InputError(message, hint=hint) from error
     image_lock = lock_file.decode_lock(
-        data, str(path), hint=hint, remedy="use the version of imgbuild that made it"
+        data, str(path), hint=hint, remedy="use the version of imgbuild that created it"
     )
     return Subject(
         name=image_lock.target,
@@ -133,14 +136,14 @@ def _single_image(
 def image_reports(
     image: Subject, arch: Sequence[Arch] | None, options: SmokeOptions, store: Store
 ) -> Iterator[SmokeRun]:
-    """The report of each tier, as soon as it has run."""
+    """The report of each tier, yielded when the tier has run."""
     tiers, how = options.tiers, options.how
 
     def _test_image(only: Arch) -> ImageUnderTest:
         return ImageUnderTest(lock=image.lock(), arch=only, store=store, reporter=console)
 
     if options.through == "here":
-        return runner.smoke_here(_test_image(_here(arch)), tiers, how=how)
+        return runner.smoke_here(_test_image(_environment_arch(arch)), tiers, how=how)
     if options.sif is not None:
         test_image = _test_image(container.arch_of(options.sif))
         return sif.smoke_file(test_image, options.sif, tiers, how=how)
@@ -159,12 +162,12 @@ def image_reports(
     )  # fmt: skip
 
 
-def _here(arches: Sequence[Arch] | None) -> Arch:
+def _environment_arch(arches: Sequence[Arch] | None) -> Arch:
     """This machine's architecture, the only one that can be tested in the active environment."""
     machine = Arch.parse(platform.machine())
     if arches and set(arches) != {machine}:
         message = f"--arch {' --arch '.join(arches)}: the active environment is {machine}"
-        raise InputError(message, hint="leave --arch out, or test an image")
+        raise InputError(message, hint="omit --arch, or test an image")
     return machine
 
 
@@ -175,7 +178,7 @@ COLUMNS = ("case", "outcome", "seconds")
 
 
 def print_report(report: Report) -> None:
-    """Print a table of the cases, then the skipped ones with the reason, then the failed ones.
+    """Print a table of the cases, then the skipped cases with reasons, then the failed ones.
 
     Without `-v`, quick passed cases share one row, and failed ones show only the end of their log.
     """
@@ -207,7 +210,7 @@ def print_report(report: Report) -> None:
             console.error(f"{case.name}: {case.message}")
             lines = case.log.splitlines()
             if len(lines) > TAIL and not whole:
-                console.info(f"the last {TAIL} of {len(lines)} lines of its log (all with -v):")
+                console.info(f"the last {TAIL} of {len(lines)} lines of its log (-v shows all):")
                 lines = lines[-TAIL:]
             console.info(indent("\n".join(lines), "  "))
             report_cause(case.log)
@@ -217,9 +220,9 @@ Tiers = Annotated[
     list[Tier] | None,
     option(
         "--tier",
-        "static: versions, files, imports, compilers. cpu: a GRPO step. gpu: vLLM, a GRPO step with"
-        " it, servers, kernels. multi-gpu: two GPUs at once. Repeatable. Default: all that this"
-        " machine's GPUs allow.",
+        "Run this tier: static (versions, files, imports and compilers), cpu (a GRPO step), gpu"
+        " (vLLM, a GRPO step with vLLM, servers and kernels), or multi-gpu (two GPUs at the same"
+        " time). Can be repeated. Default: all tiers that the GPUs of this machine allow.",
         often=True,
     ),
 ]
@@ -227,16 +230,16 @@ ArbitraryUser = Annotated[
     bool,
     option(
         "--arbitrary-user",
-        "Run with read-only files and a user unknown to the image, as on clusters;"
-        " apptainer always does.",
+        "Run as on clusters: with a read-only file system, as a user that the image does not"
+        " define. This is always the case with apptainer.",
     ),
 ]
 Model = Annotated[
     Path | None,
     option(
         "--model",
-        "A real model for the cases of vLLM, SGLang and their servers and for the GRPO step of TRL"
-        " in the gpu tiers. Default: a tiny one with random weights.",
+        "The model to use in the gpu tiers, in the cases of vLLM, SGLang and their servers and in"
+        " the GRPO step of TRL. Default: a tiny model with random weights.",
         metavar="FOLDER",
     ),
 ]
@@ -244,7 +247,7 @@ Share = Annotated[
     int,
     option(
         "--share",
-        "Number of concurrent cases that may use the GPUs.",
+        "The maximum number of cases that use the GPUs at the same time.",
         metavar="N",
         min=1,
         setting=True,
@@ -254,7 +257,7 @@ Case = Annotated[
     str,
     option(
         "--case",
-        "Only cases of --tier whose names match these shell patterns, such as nccl|vllm*.",
+        "Run only the cases of --tier whose names match these shell patterns, such as nccl|vllm*.",
         metavar="PATTERNS",
     ),
 ]
@@ -262,9 +265,9 @@ Imports = Annotated[
     list[Path] | None,
     option(
         "--import",
-        "Do not run tests; add results from elsewhere to images/TARGET/smoke.json, passed or"
-        " failed. A file that `imgbuild smoke --json` wrote, or the folder of a job of `imgbuild ci"
-        " script`; repeatable.",
+        "Instead of running tests, add results from another machine to images/TARGET/smoke.json,"
+        " whether they passed or failed: a file written by `imgbuild smoke --json`, or a job's"
+        " folder of `imgbuild ci script`. Can be repeated.",
         metavar="PATH",
         often=True,
     ),
@@ -273,16 +276,15 @@ Imports = Annotated[
 
 LockOption = Annotated[
     Path | None,
-    LOCK("For a LAYOUT or SIF tested without a checkout. Default: LAYOUT/lock.json."),
+    LOCK("Needed to test a layout or SIF file outside of a checkout. Default: LAYOUT/lock.json."),
 ]
-SifOption = Annotated[Path | None, SIF_FILE("It is tested through apptainer; no layout is needed.")]
+SifOption = Annotated[Path | None, SIF_FILE("It is tested with apptainer, without a layout.")]
 ThroughOption = Annotated[
     Through | None,
     THROUGH(
-        "docker, podman, root (a root folder, without an engine), apptainer (a"
-        " SIF, read-only, as a user unknown to the image), or here (the"
-        " active Python environment, no image). Default: the"
-        " engine that is running, else root."
+        "One of docker, podman, root (an unpacked root folder, without an engine), apptainer (a"
+        " SIF file, read-only, as a user that the image does not define), or here (the active"
+        " Python environment, without an image). Default: the engine that is running, else root."
     ),
 ]
 
@@ -305,15 +307,16 @@ def smoke(
     case: Case = "*",
     imports: Imports = None,
 ) -> None:
-    """Test built images from the inside, without a network.
+    """Test built images from the inside, without network access.
 
-    Exit status 1 if a test fails or none passed. A test is skipped if the image lacks the packages
-    that it tests; the gpu tiers fail on a machine without a GPU.
+    Exits with status 1 if a test failed or none passed. A test is skipped if the image lacks the
+    packages that it tests. The gpu tiers fail on a machine without a GPU.
 
-    Test records are kept in images/TARGET/smoke.json: --record adds the runs of this machine,
-    --import those of other machines. `imgbuild list` and `show` print them. A run is refused if it
-    is not of the locked image (by its configuration and the diff IDs of its layers), is not of a
-    whole tier, did not end, or is damaged; then no run is added.
+    Test records are kept in images/TARGET/smoke.json: --record adds the runs of this machine, and
+    --import those of other machines. `imgbuild list` and `imgbuild show` print them. A run is
+    rejected if it tested an image other than the locked one (by its configuration and the diff IDs
+    of its layers), does not cover a whole tier, did not end, or is damaged. If a run is rejected,
+    no run is added.
 
     Examples:
 
@@ -330,7 +333,7 @@ def smoke(
     if imports:
         if selection.named or selection.everything:
             message = "--import and targets cannot be combined"
-            raise InputError(message, hint="leave the targets out: the files name them")
+            raise InputError(message, hint="omit the targets, which are read from the files")
         project = selection.project()
         project.require_writable("imgbuild smoke --import")
         _smoke_import.record(imports, project)
@@ -342,7 +345,7 @@ def smoke(
     options = SmokeOptions(
         tiers=_tiers(tier, through),
         through=through,
-        how=_how(timeout_factor, model, jobs, share, case),
+        how=_run_settings(timeout_factor, model, jobs, share, case),
         arbitrary=arbitrary_user,
         sif=sif,
         record=record,
@@ -364,7 +367,9 @@ def smoke(
         raise typer.Exit(1)
 
 
-def _how(factor: float, model: Path | None, jobs: int, share: int, case: str) -> RunSettings:
+def _run_settings(
+    factor: float, model: Path | None, jobs: int, share: int, case: str
+) -> RunSettings:
     jobs = processes(jobs)
     return RunSettings(
         timeout_factor=factor, model=_model(model), jobs=jobs, share=min(share, jobs), only=case
@@ -378,20 +383,20 @@ def _refuse(
     """InputError for options that cannot be combined."""
     if arbitrary and through == "here":
         message = "--arbitrary-user and --through here cannot be combined"
-        raise InputError(message, hint="leave --arbitrary-user out, or test an image")
+        raise InputError(message, hint="omit --arbitrary-user, or test an image")
     if sif is not None and (layout is not None or through not in (None, "apptainer")):
         message = f"--sif-file {sif} cannot be combined with --layout or another --through"
-        raise InputError(message, hint="leave --layout and --through out")
+        raise InputError(message, hint="omit --layout and --through")
     if record and (model is not None or case != "*"):
-        message = "--record needs a whole tier with the models of the tests"
-        raise InputError(message, hint="leave --model and --case out")
+        message = "--record requires a whole tier with the default models"
+        raise InputError(message, hint="omit --model and --case")
     if record and (sif is not None or through == "here"):
         message = "--record cannot be combined with --sif-file or --through here"
         raise InputError(
             message, hint="test the layout of the image; --through apptainer makes its SIF"
         )
     if case != "*" and not tier:
-        message = f"--case {case} needs --tier"
+        message = f"--case {case} requires --tier"
         raise InputError(message, hint="add --tier static, cpu, gpu or multi-gpu")
 
 
@@ -408,8 +413,8 @@ def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierN
 def _model(folder: Path | None) -> Path | None:
     """The model's folder, absolute; InputError if it has no model."""
     if folder is not None and not (folder / "config.json").is_file():
-        message = f"--model {folder}: it has no config.json"
-        raise InputError(message, hint="name a folder that from_pretrained can read")
+        message = f"--model {folder}: config.json is missing"
+        raise InputError(message, hint="specify a folder that from_pretrained can read")
     return folder.resolve() if folder else None
 
 
@@ -426,8 +431,8 @@ def _smoke(
     is requested.
     """
     if options.record and any(image.project is None for image in images):
-        message = "--record needs the project of the image, but --lock names only a file"
-        hint = "write the results with --json, and add them in the project with --import"
+        message = "--record requires the project of the image, but --lock specifies only a file"
+        hint = "write the results with --json, and add them to the project with --import"
         raise InputError(message, hint=hint)
     for image in images if options.record else ():
         if image.project is not None:

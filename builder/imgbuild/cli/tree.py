@@ -27,7 +27,7 @@ PACKAGE = Annotated[
     str | None,
     typer.Argument(
         metavar="PACKAGE",
-        help="The package at the root. Default: the packages that the target names.",
+        help="The root of the tree. Default: the packages that the target declares.",
         show_default=False,
     ),
 ]
@@ -41,22 +41,29 @@ def tree(
     invert: Annotated[
         bool,
         option(
-            "--invert", "Show the packages that require PACKAGE, not its dependencies.", often=True
+            "--invert",
+            "Show the packages that require PACKAGE instead of its dependencies.",
+            often=True,
         ),
     ] = False,
     depth: Annotated[
         int | None,
         option(
-            "--depth", "At most this many levels.", metavar="N", min=0, often=True, setting=True
+            "--depth",
+            "The maximum depth of the tree.",
+            metavar="N",
+            min=0,
+            often=True,
+            setting=True,
         ),
     ] = None,
     offline: Offline = False,
 ) -> None:
     """Show the dependency tree of a target.
 
-    Each line has the requirement in brackets. (*) marks a package whose dependencies are above.
-    Requirements are those of the locked wheels' METADATA, as for `imgbuild why`. --json has the
-    packages and dependencies of the tree as flat lists.
+    Each line shows the requirement in brackets. (*) marks a package whose dependencies are listed
+    above. Requirements are the same as for `imgbuild why`. --json contains the packages and
+    dependencies of the tree as flat lists.
 
     Examples:
 
@@ -69,7 +76,7 @@ def tree(
     if invert and package is None:
         message = "--invert needs PACKAGE"
         raise InputError(
-            message, hint=f"name a package, for example: imgbuild tree {name} numpy --invert"
+            message, hint=f"specify a package, for example: imgbuild tree {name} numpy --invert"
         )
     chosen = _dependencies.locked(selection, [name])
     single([lock.target for lock, _ in chosen])

@@ -24,22 +24,21 @@ def update(
     dry_run: Annotated[bool, DRY_RUN()] = False,
     jobs: Jobs = 0,
 ) -> None:
-    """Move a project to newer versions, or try newer versions of a matrix.
+    """Move a project to newer versions, or try newer versions in a matrix.
 
-    In a project: its rows move to the newest lock of the published target that they use, or with
-    --to to another target. First the difference is printed: versions, bytes to pull, and what the
-    new packages break in the project's code. Then matrix.yaml, with its comments kept, the copied
-    target and a new lock are written, all or none; the next update finishes one that was
-    interrupted. If requirements of the project exclude the target, all of them are listed, and
-    nothing is written.
+    In a project, its rows are moved to the latest lock of the published target that they use, or
+    with --to, to another target. First, the changes are printed: versions, bytes to pull, and what
+    the new packages break in the project's code. Then matrix.yaml, with its comments, the copied
+    target and a new lock are written, all or none. The next update completes an interrupted one. If
+    requirements of the project exclude the target, all of them are listed, and nothing is written.
 
-    In a matrix with bases and pins: each newer version of a package that a row pins is solved,
-    audited and locked in a temporary folder, on all architectures of the row. Versions that work
-    become one new row of matrix.yaml, with lock, digests and Dockerfile; the original row does not
-    change. Versions that do not work are listed with reasons in images/updates.json, and are tried
-    again when the cause has changed. No image is built or tested. Default: the recommended targets,
-    each from the newest row that was derived from it. Exit status 1 or that of the error if a
-    version could not be tried, such as 7 without a network.
+    In a matrix with bases and pins, each newer version of a pinned package is solved, audited and
+    locked in a temporary folder, for all architectures of the row. Versions that work become one
+    new row of matrix.yaml, with lock, digests and Dockerfile; the original row does not change.
+    Versions that do not work are recorded with the reasons in images/updates.json, and are tried
+    again when the cause has changed. No image is built or tested. By default, the recommended
+    targets are updated, each from the newest row that was derived from it. If a version could not
+    be tried, the exit status is 1 or that of the error, such as 7 without a network.
 
     Examples:
 
@@ -65,7 +64,7 @@ def _refuse(given: tuple[str, ...], reason: str) -> None:
     """InputError for options of the other form."""
     if given:
         message = f"{', '.join(given)}: {reason}"
-        raise InputError(message, hint="leave it out; imgbuild help update has both forms")
+        raise InputError(message, hint="omit it; `imgbuild help update` describes both forms")
 
 
 COMMAND = command(update)

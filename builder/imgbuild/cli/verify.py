@@ -1,4 +1,4 @@
-"""`imgbuild verify`: whether an image follows from its lock, and who signed it."""
+"""`imgbuild verify`: checks the signatures, the lock and the contents of an image."""
 
 from __future__ import annotations
 
@@ -38,38 +38,44 @@ Image = Annotated[
 @verb
 def verify(
     image: Image,
-    key: Annotated[Path | None, KEY("Without one, signatures are not checked.")] = None,
+    key: Annotated[Path | None, KEY("Without a key, signatures are not verified.")] = None,
     target: Annotated[
         list[str] | None,
-        TARGET("The image is compared with its lock. Default: the lock attached to the image."),
+        TARGET(
+            "Compares the image with the lock of this target. Default: the lock attached to the"
+            " image."
+        ),
     ] = None,
     lock: Annotated[
-        str | None, LOCK("A lock.json with digests.json next to it; the same as --target.")
+        str | None,
+        LOCK("A lock.json with digests.json in the same folder. Equivalent to --target."),
     ] = None,
     builder_id: Annotated[
         str | None,
         option(
-            "--builder-id", "The builder that the provenance must name; needs --key.", metavar="ID"
+            "--builder-id",
+            "The ID of the builder that the provenance must name. Requires --key.",
+            metavar="ID",
         ),
     ] = None,
     blobs: Annotated[
-        bool, option("--blobs", "Download and hash every layer, instead of checking its size.")
+        bool, option("--blobs", "Download and hash every layer instead of checking only its size.")
     ] = False,
     rebuild: Annotated[
         bool,
-        option("--rebuild", "Build every layer from the lock and compare digests.", often=True),
+        option("--rebuild", "Build every layer from the lock and compare the digests.", often=True),
     ] = False,
     plain_http: PlainHttp = None,
     jobs: Jobs = 0,
     offline: Offline = False,
     matrix: MatrixFile = None,
 ) -> None:
-    """Verify an image: its signatures, its lock, its contents.
+    """Verify the signatures, the lock and the contents of an image.
 
-    Only the image is needed, since its lock is attached to it. Each check is a line: passed,
-    failed, or not checked and why. Exit status 9 if a check failed, if a check that an option asks
-    for is not possible, or if no check passed. Without --key or a lock of your own, --rebuild
-    builds from a lock that anyone who can write to the registry could replace.
+    Only the image is needed, because its lock is attached to it. Prints one line per check: passed,
+    failed, or not checked with the reason. Exits with status 9 if a check failed, if a check that
+    an option requests is not possible, or if no check passed. Without --key or a lock of your own,
+    --rebuild uses the attached lock, which anyone with write access to the registry could replace.
 
     Examples:
 
@@ -80,7 +86,10 @@ def verify(
         imgbuild verify build/cu124-vllm --target cu124-vllm --blobs
     """
     if builder_id is not None and key is None:
-        message = "--builder-id needs --key: without a signature the builder is not authenticated"
+        message = (
+            "--builder-id requires --key, because the builder is not authenticated without a"
+            " signature"
+        )
         raise InputError(message, hint="add the public key that you trust: --key FILE")
     again = partial(rebuilt.rebuild, processes=_options.processes(jobs), offline=offline)
     options = VerifyOptions(
@@ -121,7 +130,7 @@ def _judge(verified: Verified) -> None:
     elif not count[CheckOutcome.FAILED]:
         console.error(
             f"{verified.reference} could not be checked: {counts}",
-            hint="name a lock with --target or --lock, or a public key with --key",
+            hint="specify a lock with --target or --lock, or a public key with --key",
         )
     else:
         console.error(f"{verified.reference} failed verification: {counts}")

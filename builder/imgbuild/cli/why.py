@@ -1,4 +1,4 @@
-"""`imgbuild why`: which packages need a package, and what bounds its version."""
+"""`imgbuild why`: shows which packages need a package, and what limits its version."""
 
 from __future__ import annotations
 
@@ -34,12 +34,15 @@ from imgbuild.values import Arch, normalize
 WIDTH = 80
 NEWER = 4  # shown targets with a newer version, and versions of a package that a target lacks
 LACKS = 12  # shown packages that it would need, too
-PACKAGE = Annotated[str, typer.Argument(metavar="PACKAGE", help="A package, such as transformers.")]
+PACKAGE = Annotated[
+    str, typer.Argument(metavar="PACKAGE", help="The package, such as transformers.")
+]
 TARGET = Annotated[
     str | None,
     typer.Argument(
         metavar="TARGET",
-        help="A locked target. Default: all that have the package, one line each.",
+        help="The locked target. By default, all targets with the package are listed, one line"
+        " each.",
         autocompletion=complete_target,
         show_default=False,
     ),
@@ -48,17 +51,17 @@ TARGET = Annotated[
 
 @verb
 def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offline = False) -> None:
-    """Show why a package is in a target, and what bounds its version.
+    """Show why a package is in a target, and what limits its version.
 
-    Lists the requirements of the target and of the packages that need it, learned constraints with
-    their evidence, and the cut-off day. For a package that the target pins, also the bounds without
-    the pin, the single versions that it requires of others, newer versions in other targets,
-    sentences about it in the target's notes, and versions that `imgbuild update` refused. For a
-    package that the target does not have: what its versions in other targets require that the
-    target lacks or has in another version.
-    Requirements are those of the locked wheels' METADATA, which `imgbuild lock` records;
-    requirements that it could not record are read from the index. The last line lists the layers
-    that change if only the version of this package changes, with their sizes.
+    Lists the requirements of the target and of the packages that depend on it, learned constraints
+    with their evidence, and the cut-off date. For a pinned package, also lists the bounds without
+    the pin, the exact versions that it requires of other packages, newer versions in other targets,
+    notes of the target about it, and versions that `imgbuild update` rejected. For a package that
+    the target does not contain, lists what its versions in other targets require that the target
+    lacks or has in another version. Requirements are those that `imgbuild lock` recorded from the
+    METADATA of the locked wheels; if it could not record them, they are read from the index. The
+    last line lists the layers, with their sizes, that change if only the version of this package
+    changes.
 
     Examples:
 
@@ -71,7 +74,7 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
         imgbuild why verl cu124-vllm0.8.5
     """
     if name and lock_path(selection.project().images, package).exists():
-        message = f"{package} is a target; the package is the first argument"
+        message = f"{package} is a target, but the first argument is the package"
         raise InputError(message, hint=f"imgbuild why {name} {package}")
     package_name = normalize(package)
     chosen = _dependencies.locked(selection, [name] if name else [])
@@ -98,7 +101,8 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
     ]
     if several:
         rows = [
-            (reason.target, reason.version, dependencies.in_short(reason)) for reason in reasons
+            (reason.target, reason.version, dependencies.bounds_summary(reason))
+            for reason in reasons
         ]
         answer(reasons, aligned([("target", package_name, "bounds"), *rows]))
         return
@@ -146,7 +150,10 @@ def _absent_lines(absent: Sequence[AbsentPackage]) -> Iterator[str]:
             source = "code" if need.learned else "METADATA"
             yield f"    needs {need.package}{need.spec} ({source}), not {need.version}"
         if not each.obstacles:
-            yield "    no requirement stops it; imgbuild lock solves and audits its code"
+            yield (
+                "    no requirement prevents it; run imgbuild lock to solve for it and audit its"
+                " code"
+            )
         if each.lacks:
             also = f"also needs {first_of(each.lacks, LACKS)}"
             yield from paragraph(also, WIDTH, "    ", "      ")
@@ -203,7 +210,7 @@ def _lines(reason: VersionReason, newer: str) -> Iterator[str]:
         yield from _wrapped(f"without the pin: {reason.unpinned or dependencies.ANY}")
     if reason.exact:
         needs = ", ".join(f"{need.needs}{need.spec}" for need in reason.exact)
-        yield from _wrapped(f"it requires, each in one version: {needs}")
+        yield from _wrapped(f"exact versions that it requires: {needs}")
     for constraint in reason.learned:
         yield from _wrapped(_learned(constraint, reason))
     for text in reason.notes:
@@ -223,7 +230,7 @@ def _wrapped(text: str) -> list[str]:
 def _learned(constraint: Constraint, reason: VersionReason) -> str:
     """A learned constraint: on the package, or why it does not have another version."""
     if constraint.package == reason.package and not constraint.covers(reason.version):
-        return f"learned, of versions other than {reason.version}: {constraint}"
+        return f"learned from versions other than {reason.version}: {constraint}"
     return f"learned: {constraint}"
 
 

@@ -55,7 +55,7 @@ def engine(
     rootless: bool = False,
     init: bool = False,
 ) -> EngineCommand:
-    """`docker run` or `podman run`. `rootless`: root in the container is the caller.
+    """The command line of Docker or podman. `rootless`: root in the container is the caller.
 
     `init`: the engine has the program for --init. Process 1 ignores signals that it does not
     handle, such as that of Ctrl-C, and has to wait for orphaned processes.
@@ -88,7 +88,7 @@ def engine(
 
 
 def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCommand:
-    """`apptainer run`: with the caller's home and /tmp, and the network and /dev/shm of the host.
+    """The command line of `apptainer run`: with home, /tmp, network and /dev/shm of the host.
 
     InputError if Apptainer cannot run as the requested user.
     """
@@ -126,7 +126,7 @@ def ignored(request: ContainerRequest, through: str) -> list[str]:
         lines.append(
             "--shm-size is ignored: "
             + ("Apptainer uses the /dev/shm of this machine" if through == "apptainer"
-               else "the /dev/shm of a root folder has half of the memory")
+               else "the /dev/shm of a root folder can use half of the memory")
         )  # fmt: skip
     return lines
 

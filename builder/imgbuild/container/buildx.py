@@ -52,7 +52,7 @@ CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
 
 
 def find() -> tuple[str, ...]:
-    """The command of buildx, a plugin of docker or a separate program.
+    """The command of buildx, which is a plugin of docker or a separate program.
 
     ToolMissing if it is not installed or older than `LEAST`.
     """

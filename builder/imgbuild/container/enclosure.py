@@ -66,12 +66,12 @@ class Helper:
         self._answer, self.answered = os.pipe()
 
     def enter(self) -> None:
-        """Called by the second process: close the ends used only by the first one."""
+        """Close the ends used only by the first process; called by the second one."""
         os.close(self.asked)
         os.close(self.answered)
 
     def leave(self) -> None:
-        """Called by the first process: close its write end to detect the end of requests."""
+        """Close the write end, to detect the end of requests; called by the first process."""
         os.close(self._ask)
 
     def name(self, process: int) -> None:

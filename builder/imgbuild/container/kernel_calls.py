@@ -45,19 +45,19 @@ def checked(result: int, what: str) -> None:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> int:
-    """The system call `mount`; 0, or -1 with errno set."""
+    """Make the system call `mount`; returns 0, or -1 with errno set."""
     words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
     return int(libc.mount(*words, ctypes.c_ulong(flags), os.fsencode(data) if data else None))
 
 
 def prctl(option: int, value: int = 0, *more: object) -> int:
-    """The system call `prctl`; 0, or -1 with errno set. Omitted arguments are 0."""
+    """Make the system call `prctl`; returns 0, or -1 with errno set. Omitted arguments are 0."""
     rest = [*more, *(ctypes.c_ulong(0),) * (3 - len(more))]
     return int(libc.prctl(option, ctypes.c_ulong(value), *rest))
 
 
 def system_call(name: str, *arguments: object) -> int:
-    """A system call without a function in the C library; 0, or -1 with errno set."""
+    """Make a system call without a function in the C library; returns 0, or -1 with errno set."""
     return int(libc.syscall(NUMBERS[os.uname().machine][name], *arguments))
 
 

@@ -57,8 +57,8 @@ def load(
     if present is None or not _same(present, stored):
         name = present.id if present is not None else "no image"
         message = (
-            f"{container_engine.kind} {container_engine.version} has {name} as {reference}"
-            f" (expected {stored.manifest.digest}, from {layout.path})"
+            f"{container_engine.kind} {container_engine.version} stored {name} as {reference}, not"
+            f" as {stored.manifest.digest} from {layout.path}"
         )
         raise WorkFailed(
             message, hint=f"remove it with: {container_engine.kind} image rm {reference}"

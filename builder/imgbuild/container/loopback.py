@@ -85,7 +85,7 @@ class _Handler(LocalHandler):
         self.end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Send an HTTP response to an unreadable request, too.
+        """Send an HTTP response, also to an unreadable request.
 
         containerd tries TLS first, and continues without it only after a response in HTTP.
         """

@@ -159,7 +159,7 @@ def unmounted_paths(
 
 
 def settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """`env` for a command that only reads: without path variables, except those for files."""
+    """`env` for a command that only reads, without path variables that do not name a file."""
     read = passed(
         {
             name: env[name]

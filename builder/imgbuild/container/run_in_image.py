@@ -60,7 +60,7 @@ class CommandConfig(msgspec.Struct, frozen=True):
 
 
 def running(layout: Layout, arch: Arch) -> CommandConfig:
-    """Environment, entry point, command, working folder, user, labels of the image on `arch`.
+    """Environment, entry point, command, working folder, user and labels of the image on `arch`.
 
     IntegrityError if the configuration is invalid.
     """

@@ -274,7 +274,7 @@ def _escaped(path: Path) -> str:
 
 
 def overlay_place(folder: Path) -> Literal["disk", "memory"] | None:
-    """The place in which `run` stores changes of a root with `changes` in the empty `folder`.
+    """Where `run` stores changes of a root with `changes` in the empty `folder`.
 
     None if an overlay cannot be mounted.
     """

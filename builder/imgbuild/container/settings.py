@@ -176,4 +176,4 @@ def _unfit(what: str, text: str) -> Iterable[str]:
     if len(text) > LONGEST:
         yield f"{what}: {len(text)} characters exceed the limit of {LONGEST}"
     elif re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", text):
-        yield f"{what} has a control character: {text[:80]!r}"
+        yield f"{what} contains a control character: {text[:80]!r}"

@@ -34,9 +34,11 @@ TEXT_LIMIT = 8 << 20  # bytes of a file that is rewritten
 PROGRAM_LIMIT = 256 << 20  # bytes of the interpreter, about 30 MB if nothing is shared
 PATH_LIMIT = 1024
 HINT = "use an `install_only` archive of python-build-standalone for Linux with glibc"
-OTHER = "correct `version` or `archives` of the base in matrix.yaml: they are of different releases"
+OTHER = (
+    "correct `version` or `archives` of the base in matrix.yaml, which belong to different releases"
+)
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # the first bytes of such files
-_FOR_MUSL = "is a build for musl, but the base has glibc"
+_FOR_MUSL = "is a build for musl, but the base uses glibc"
 MACHINES = {Arch.X86_64: 62, Arch.ARM64: 183}  # e_machine of the ELF header
 _VERSION = re.compile(
     rb'^#define\s+PY_VERSION\s+"(3\.[0-9]+\.[0-9]+(?:(?:a|b|rc)[0-9]+)?)"', re.MULTILINE
@@ -232,7 +234,9 @@ def _entries(path: Path, label: str) -> Iterator[tuple[Member, _Content]]:
                 mode = 0o755 if entry.mode & 0o100 else 0o644
                 yield Member(path=name, mode=mode, size=entry.size, pack=True), reader.content
             else:
-                _refuse(label, f"has {shown}, which is neither file, folder nor symbolic link")
+                _refuse(
+                    label, f"contains {shown}, which is not a file, a folder or a symbolic link"
+                )
 
 
 def _target(name: str, target: str, label: str) -> str:
@@ -284,13 +288,13 @@ def _relocate(by_path: dict[str, Member], prefix: str) -> None:
         if isinstance(source, bytes):
             values, built_at = sysconfig_data.read(source)
             by_path[name] = _replaced(
-                by_path[name], sysconfig_data.written(values, built_at, prefix)
+                by_path[name], sysconfig_data.encode(values, built_at, prefix)
             )
     for name in filter(_REWRITTEN.fullmatch, sorted(by_path)):
         source = by_path[name].content
         if isinstance(source, bytes):
             text = source.decode("utf-8", "surrogateescape")
-            moved = sysconfig_data.moved(text, built_at, prefix)
+            moved = sysconfig_data.relocated(text, built_at, prefix)
             by_path[name] = _replaced(by_path[name], moved.encode("utf-8", "surrogateescape"))
 
 

@@ -77,7 +77,7 @@ def _part(name: str, part: ast.expr) -> str:
     raise ValueError(message)
 
 
-def written(values: Mapping[str, str | int], built_at: str, prefix: str) -> bytes:
+def encode(values: Mapping[str, str | int], built_at: str, prefix: str) -> bytes:
     """The module with `values` for Python in the folder `prefix`, with the image's compilers."""
     lines = [
         f"    {name!a}: {_adapted(name, value, built_at, prefix)!a},"
@@ -90,7 +90,7 @@ def written(values: Mapping[str, str | int], built_at: str, prefix: str) -> byte
 def _adapted(name: str, value: str | int, built_at: str, prefix: str) -> str | int:
     if not isinstance(value, str):
         return value
-    value = moved(value, built_at, prefix)
+    value = relocated(value, built_at, prefix)
     words = value.split()
     if name in COMPILERS:
         words = [_compiler(word) for word in words]
@@ -101,7 +101,7 @@ def _adapted(name: str, value: str | int, built_at: str, prefix: str) -> str | i
     return value if words == value.split() else " ".join(words)
 
 
-def moved(text: str, built_at: str, prefix: str) -> str:
+def relocated(text: str, built_at: str, prefix: str) -> str:
     """`text` with the folder `built_at` replaced by `prefix` at the start of paths."""
     pattern = rf"(^|[\s=,:'\"]|-[LI]){re.escape(built_at)}(?=[/\s,:'\"]|$)"
     return re.sub(pattern, lambda match: f"{match[1]}{prefix}", text, flags=re.MULTILINE)

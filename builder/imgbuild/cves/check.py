@@ -231,14 +231,14 @@ def _joined(
         summary=next((advisory.summary for advisory in group if advisory.summary), ""),
         note="; ".join(dict.fromkeys(advisory.note for advisory in group if advisory.note)),
         sources=tuple(dict.fromkeys(advisory.source for advisory in group)),
-        accepted=accepting(accepted, ids, today),
+        accepted=accepting_entry(accepted, ids, today),
     )
 
 
-def accepting(
+def accepting_entry(
     accepted: Sequence[AcceptedCve], ids: Collection[str], today: datetime.date
 ) -> AcceptedCve | None:
-    """The first of `accepted` that is for one of `ids` and has not expired; or None."""
+    """The first unexpired entry of `accepted` for one of `ids`; None if there is none."""
     return next(
         (entry for entry in accepted if entry.id in ids and not expired(entry, today)), None
     )

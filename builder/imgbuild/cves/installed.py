@@ -122,7 +122,7 @@ def _release(lock: Lock) -> str:
     if lock.base.suite in RELEASES:
         return RELEASES[lock.base.suite]
     message = f"unknown suite {lock.base.suite!r} of the base {lock.base.name} of {lock.target}"
-    hint = f"advisories exist for Debian's suites {', '.join(RELEASES)}"
+    hint = f"advisories exist for the Debian suites {', '.join(RELEASES)}"
     raise InputError(message, hint=hint)
 
 

@@ -203,7 +203,9 @@ class OsvServer:
             batch = self._batch([_query(keys[place], token) for place, token in left.items()])
             if len(batch.results) != len(left):
                 given, expected = len(batch.results), len(left)
-                message = f"{redact(self._address)}: {given} responses to {expected} queries"
+                message = (
+                    f"{redact(self._address)}: received {given} responses to {expected} queries"
+                )
                 raise FetchFailed(message, hint=NONSENSE)
             following = {}
             for place, result in zip(left, batch.results, strict=True):
@@ -211,7 +213,9 @@ class OsvServer:
                 if result.next_page_token:
                     following[place] = result.next_page_token
             left = following
-        message = f"{redact(self._address)}: more than {PAGES} pages about one package"
+        message = (
+            f"{redact(self._address)}: the advisories of one package have more than {PAGES} pages"
+        )
         raise FetchFailed(message, hint=NONSENSE)
 
     def _valid(self, vulns: Iterable[_Named]) -> Iterable[_Named]:

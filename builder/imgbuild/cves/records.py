@@ -84,7 +84,7 @@ class OsvRecord(msgspec.Struct, frozen=True):
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Its ID and those of the same vulnerability in other databases, without duplicates."""
+        """The IDs of the vulnerability in this and other databases, without duplicates."""
         names = (self.id, *(self.aliases or ()))
         if self.id.startswith(DEBIAN):  # its upstream is the original CVE
             names += (self.id.removeprefix(DEBIAN),)
@@ -97,12 +97,12 @@ class OsvRecord(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Its summary, or the first line of its details."""
+        """The summary of the advisory, or the first line of its details."""
         lines = (self.summary or self.details or "").strip().splitlines()
         return lines[0].strip() if lines else ""
 
     def about(self, ecosystem: str, name: str) -> Iterator[Affected]:
-        """Its entries for the package `name`; Debian:12 includes all point releases.
+        """The entries for the package `name`; Debian:12 includes all point releases.
 
         Names of PyPI are normalized: advisories also have jaraco.context, as PyPI shows it. A
         package that is identified by its repository has the entries with commits of that
@@ -130,7 +130,7 @@ class OsvRecord(msgspec.Struct, frozen=True):
                     yield from (event.fixed for event in bounds.events if event.fixed)
 
     def rating(self, ecosystem: str, name: str) -> tuple[Rating, float | None]:
-        """Its rating for a package, and the highest CVSS score, if any.
+        """The rating for a package, and the highest CVSS score, if any.
 
         `unimportant` in Debian is low regardless of the score. Otherwise the severity stated in the
         record precedes the score, since its authors know the package.

@@ -155,7 +155,7 @@ def _read(path: Path) -> tuple[str, Entries]:
     raise InputError(message, hint=HINT)
 
 
-def _of_osv_scanner(report: _OsvScanner) -> Entries:
+def _osv_scanner_entries(report: _OsvScanner) -> Entries:
     for result in report.results or ():
         for listed in result.packages or ():
             package = listed.package
@@ -164,7 +164,7 @@ def _of_osv_scanner(report: _OsvScanner) -> Entries:
             yield name, listed.vulnerabilities or ()
 
 
-def _of_grype(report: _Grype) -> Entries:
+def _grype_entries(report: _Grype) -> Entries:
     for match in report.matches or ():
         vulnerability, artifact = match.vulnerability, match.artifact
         related = (alias.id for alias in match.related_vulnerabilities or ())
@@ -180,7 +180,7 @@ def _of_grype(report: _Grype) -> Entries:
         yield _package(artifact.name, artifact.version, python=python), (entry,)
 
 
-def _of_trivy(report: _Trivy) -> Entries:
+def _trivy_entries(report: _Trivy) -> Entries:
     for result in report.results or ():
         for vulnerability in result.vulnerabilities or ():
             entry = _Entry(
@@ -195,9 +195,9 @@ def _of_trivy(report: _Trivy) -> Entries:
 
 # By the key of a report: the scanner, the format of its report, and its entries.
 FORMS: dict[str, tuple[str, Any, Callable[[Any], Entries]]] = {
-    "matches": ("grype", _Grype, _of_grype),
-    "SchemaVersion": ("trivy", _Trivy, _of_trivy),
-    "results": ("osv-scanner", _OsvScanner, _of_osv_scanner),
+    "matches": ("grype", _Grype, _grype_entries),
+    "SchemaVersion": ("trivy", _Trivy, _trivy_entries),
+    "results": ("osv-scanner", _OsvScanner, _osv_scanner_entries),
 }
 
 

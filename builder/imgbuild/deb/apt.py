@@ -100,7 +100,7 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
 
     FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
     ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, NoSolution
-    if a dependency cannot be met.
+    if a dependency cannot be satisfied.
     """
     stored = context.store.fact(
         RESOLVED, _resolution_key(base, _suites(base, arch, context, read=_unread))
@@ -259,7 +259,7 @@ def _suite_index(
     message = f"no mirror responded for Debian {suite.name}:\n" + "\n".join(failures)
     raise FetchFailed(
         message,
-        hint="check the network and the proxy; or add a mirror to matrix.yaml",
+        hint="check the network and the proxy, or add a mirror to matrix.yaml",
     )
 
 
@@ -337,7 +337,9 @@ def _indexes(
     )
     if suite not in (release.get("Codename"), release.get("Suite")):
         message = f"{place}/InRelease is signed for {release.get('Codename')}, not for {suite}"
-        raise IntegrityError(message, hint="the mirror is wrong or tampered with: try another")
+        raise IntegrityError(
+            message, hint="try another mirror; this one is misconfigured or was tampered with"
+        )
     hashes = {}
     for line in release.get("SHA256", "").splitlines():
         parts = line.split()
@@ -411,7 +413,7 @@ def _packed(url: str, digest: str, context: Context) -> bytes:
             data = http.bytes(f"{folder}/by-hash/SHA256/{digest}")
     if sha256(data) != digest:
         message = f"{url}: sha256 {sha256(data)}, but InRelease lists {digest}"
-        raise IntegrityError(message, hint="the mirror is being updated: try again in an hour")
+        raise IntegrityError(message, hint="try again in an hour; the mirror is being updated")
     if cached is None:
         with store.scratch() as scratch:
             temporary = scratch / "Packages.xz"

@@ -132,7 +132,7 @@ def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
                 raise IntegrityError(message, hint=DAMAGED)
             data = file.read(min(int(size), total))
             if len(data) != int(size):
-                message = f"{path}: ends in the middle of a member"
+                message = f"{path}: the archive is truncated"
                 raise IntegrityError(message, hint=DAMAGED)
             file.read(int(size) % 2)
             yield header[:16].decode(errors="replace").strip().rstrip("/"), data
@@ -228,7 +228,7 @@ def _member(path: Path, info: tarfile.TarInfo, name: str) -> Member:
     if info.isreg() and not info.issparse() and info.size >= 0:
         # The time from the package, so that caches based on times (.pyc) detect an upgrade.
         return Member(path=name, mode=mode, uid=uid, gid=gid, mtime=time, size=info.size, pack=True)
-    message = f"{path}: {name} is neither file, folder nor link, or it is sparse"
+    message = f"{path}: {name} is not a file, a folder or a link, or is sparse"
     raise IntegrityError(message, hint="remove the package from the base")
 
 

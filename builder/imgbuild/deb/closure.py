@@ -141,7 +141,7 @@ def _check_names(archive: DebianArchive, requested: Sequence[str], file: str) ->
                 )
             )
     if problems:
-        message = f"the base requires {len(problems)} package(s) that are not in the archive"
+        message = f"the base requires packages that are not in the archive ({len(problems)})"
         raise InputError(message, problems=tuple(problems))
 
 

@@ -80,7 +80,7 @@ def added_members(recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Pat
     after = {member.path: member for member in _root(recipe.base, packages, table)}
     if gone := sorted(before.keys() - after.keys()):
         message = f"adding {', '.join(sorted(added))} would remove /{', /'.join(gone[:4])}"
-        raise IntegrityError(message, hint="remove the responsible package from `packages`")
+        raise IntegrityError(message, hint="remove the package that causes this from `packages`")
     changed = [path for path, member in after.items() if before.get(path) != member]
     retained = {
         *changed,

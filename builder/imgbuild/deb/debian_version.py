@@ -21,7 +21,7 @@ EMPTY: Piece = ((END,), 0)  # the end of a version: no letters, and missing digi
 
 
 def compare(left: str, right: str) -> int:
-    """-1, 0 or 1 if `left` is older than, equal to, or newer than `right`."""
+    """Returns -1, 0 or 1 if `left` is older than, equal to, or newer than `right`."""
     parts, other = _parts(left), _parts(right)
     for mine, theirs in zip(parts, other, strict=True):
         for first, second in itertools.zip_longest(mine, theirs, fillvalue=EMPTY):

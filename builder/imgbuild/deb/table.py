@@ -163,7 +163,7 @@ def load(suite: str) -> Table:
 
 
 def check_scripts(table: Table, packages: Iterable[DebContents]) -> None:
-    """Every script must be known by its hash, every trigger by its name; else IntegrityError."""
+    """IntegrityError unless every script is known by its hash and every trigger by its name."""
     unknown = []
     for package in packages:
         entry = table.packages.get(package.name)

@@ -26,7 +26,7 @@ def merged(path: str) -> str:
 
 
 class DebTree:
-    """Members by path. Two packages with one path must agree, or IntegrityError names them."""
+    """Members by path; IntegrityError names two packages with different members at one path."""
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
@@ -49,8 +49,8 @@ class DebTree:
         existing = self._members.get(path)
         if existing is not None and existing != member:
             message = (
-                f"{owner} and {self._owners[path]} both ship /{path}:"
-                f" {member.kind} {member.mode:04o} and {existing.kind} {existing.mode:04o}"
+                f"{owner} and {self._owners[path]} both contain /{path}: {member.kind}"
+                f" {member.mode:04o} and {existing.kind} {existing.mode:04o}"
             )
             raise IntegrityError(message, hint="remove one of the two packages from the base")
         self._members[path] = member

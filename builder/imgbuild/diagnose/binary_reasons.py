@@ -62,7 +62,7 @@ def package_of(file: str) -> str:
 
 
 def reason(text: str, facts: Facts) -> Reason | None:
-    """A cause for an error of a library, a symbol or CUDA."""
+    """The cause of an error about a library, a symbol or CUDA."""
     if match := UNLOADED.search(text):
         return _torch_symbol(package_of(match["file"]) or "an extension", "", match["file"], facts)
     return _symbol(text, facts) or _library(text, facts) or _version(text) or _cuda(text, facts)

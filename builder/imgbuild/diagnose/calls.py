@@ -78,8 +78,8 @@ def overridden(text: str, caller: str, code: str) -> Reason | None:
             cause=f"{owner}.{method} of the installed {package} or of its extension does not accept"
             f" the argument {name}, which the program or package that calls it through {package}"
             " passes: that one was written for another version",
-            cure=f"install the {package} that the calling package (the trainer) requires, or the"
-            f" release of it for the installed {package} (imgbuild resolve names both)",
+            cure=f"install the {package} that the calling package (the trainer) requires, or its"
+            f" release for the installed {package} (imgbuild resolve names both)",
         )
     own = f"self.{method}(" in code and not owner.endswith(("Trainer", "Model"))
     return Reason(
@@ -293,7 +293,7 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
     return Reason(
         code="IMG902" if name else "IMG903",
         cause=f"{package} cannot import {what}: an optional package that it needs is absent or has"
-        f" a version for which {package} leaves it out, or files of two versions of {package} are"
+        f" a version for which {package} omits it, or files of two versions of {package} are"
         " mixed",
         cure=f"reinstall it: pip install --force-reinstall --no-deps {package}, and restart the"
         " notebook's kernel, which keeps the modules from before an update; if that does not"
@@ -375,8 +375,8 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
         return Reason(
             code="IMG905",
             cause=f"{package} reads {owner}.{name}, which neither its own class nor the Trainer of"
-            f" the installed transformers defines: these releases of {package} and transformers do"
-            " not fit, or the attribute is set by an option only",
+            f" the installed transformers defines: these releases of {package} and"
+            " transformers are incompatible, or only an option sets the attribute",
             cure=f"{pin or f'install the transformers that {package} requires'}, or another release"
             f" of {package} (imgbuild resolve {package} transformers)",
         )
@@ -387,7 +387,7 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
             f" {owner} is a subclass that was written for another {package}, or this release has"
             " a fault",
             cure=f"use another release of {package} (its issues may name this attribute); if"
-            f" {owner} is of your project, adapt it to the installed {package}",
+            f" {owner} belongs to your project, adapt it to the installed {package}",
         )
     return Reason(
         code="IMG905",

@@ -152,14 +152,14 @@ class LoggedException(msgspec.Struct, kw_only=True):
 
     @property
     def wraps(self) -> bool:
-        """Whether it only reports the failure of another process or call."""
+        """Whether the exception only reports the failure of another process or call."""
         if self.context is not None and self.frames and AGAIN.match(self.frames[-1].code):
             return True
         return bool(WRAPPERS.search(self.type) or WRAPPING_MESSAGES.search(self.message[:400]))
 
     @property
     def warns(self) -> bool:
-        """Whether it is a warning, an intentional exit, or from a helper that cleans up."""
+        """Whether the exception is a warning, an intentional exit, or from a cleanup helper."""
         return (
             self.name.endswith("Warning")
             or self.text in ("SystemExit: 0", "KeyboardInterrupt")

@@ -54,7 +54,7 @@ WHEEL = re.compile(
 )
 
 
-# What pip leaves out: 0.9.1 Requires-Python <3.13,>=3.9
+# What pip omits: 0.9.1 Requires-Python <3.13,>=3.9
 IGNORED = re.compile(
     r"(?P<version>\d[\w.]{0,30}) Requires-Python (?P<spec>[<>=!~][\w.,<>=!~* ]{0,40})"
 )

@@ -72,13 +72,13 @@ class Log(msgspec.Struct, kw_only=True):
 
     @property
     def script(self) -> bool:
-        """Whether it is a script rather than a log: most of its lines set variables or comment."""
+        """Whether the text is a script, in which most lines set variables or are comments."""
         lines = [line.text.lstrip() for line in self.last if line.text.strip()]
         return 2 * sum(line.startswith(("export ", "#", "ENV ")) for line in lines) >= len(lines)
 
     @property
     def short(self) -> bool:
-        """Whether it is an excerpt that shows only its failure."""
+        """Whether the log is an excerpt that shows only its failure."""
         return self.number <= SHORT
 
     def handled(self, number: int) -> bool:

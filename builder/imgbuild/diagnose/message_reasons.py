@@ -183,9 +183,9 @@ def _patched(exception: LoggedException) -> str:
     if not any("_compiled_cache/" in frame.file for frame in exception.frames):
         return ""
     return (
-        "delete unsloth_compiled_cache, and install unsloth and unsloth-zoo of one date with the"
-        " trl, transformers and vllm in their range (imgbuild resolve unsloth unsloth-zoo trl): the"
-        " code that unsloth generates does not fit the installed ones"
+        "delete unsloth_compiled_cache, and install releases of unsloth and unsloth-zoo from the"
+        " same date with the trl, transformers and vllm in their range (imgbuild resolve unsloth"
+        " unsloth-zoo trl): the code that unsloth generates does not fit the installed ones"
     )
 
 
@@ -437,7 +437,7 @@ def _versions(exception: LoggedException, package: str) -> str:
     """The end of a cure for errors that incompatible versions cause; "" for other types."""
     if exception.name not in UNEXPECTED or package not in releases.table().companions:
         return ""
-    return f"; or the versions do not fit: install {package}{_companions(package)}"
+    return f"; or the versions are incompatible: install {package}{_companions(package)}"
 
 
 def _general_cure(exception: LoggedException, package: str, at: str) -> str:

@@ -1,4 +1,4 @@
-"""Errors of the code that comes with a model, about transformers (separate: one package)."""
+"""Errors in a model's own code that uses transformers (separate: one package)."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def vllm_for(self, torch: Version) -> str:
-        """The range of vllm that was compiled for a torch; "" if none."""
+        """The range of vllm versions that were compiled for a torch; "" if none."""
         release = torch.release
         return next(
             (each.versions for each in self.vllm if Version(each.torch).release == release), ""

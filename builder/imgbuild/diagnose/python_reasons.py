@@ -247,7 +247,7 @@ def _import(text: str, facts: Facts, caller: str) -> Reason | None:
     return Reason(
         code="IMG902",
         cause=f"the installed {package} has no {name} in {module}: what imports it was written for"
-        f" a different version, or {package} leaves it out because an optional package is absent",
+        f" a different version, or {package} omits it because an optional package is absent",
         cure=f"{requirements.update(package, caller, facts)}; python -c 'import {module}' shows"
         " what is absent",
     )
@@ -414,7 +414,7 @@ def _hydra(text: str, facts: Facts, caller: str) -> Reason | None:
             f" of {user}",
             cure=f"start from the configuration files of the installed {user}, and add what your"
             f" own changes (+{key}=…); if {user} sets the key itself, use another release, or"
-            " leave out the option that leads there",
+            " omit the option that leads there",
         )
     of_verl = caller == "verl" or "verl" in facts.versions or key.partition(".")[0] in VERLS
     program = "verl" if of_verl else "the program"

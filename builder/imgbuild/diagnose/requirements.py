@@ -1,4 +1,4 @@
-"""What releases of packages require of others, and what messages state of it.
+"""Requirements between releases of packages, and messages that state them.
 
 `data/diagnose/facts/requirements.yaml` is written by `tools/requirement_versions.py`.
 """
@@ -86,7 +86,7 @@ def _ranges(user: str, package: str) -> Mapping[str, str]:
 
 
 def of(user: str, package: str, version: str) -> str:
-    """What `version` of `user` requires of `package`, as a specifier; "" if unknown."""
+    """The specifier of `package` that `version` of `user` requires; "" if unknown."""
     rows = _ranges(user, package)
     try:
         release = Version(version)
@@ -96,7 +96,7 @@ def of(user: str, package: str, version: str) -> str:
 
 
 def newest(user: str, package: str) -> str:
-    """What the newest listed release of `user` requires of `package`; "" if nothing."""
+    """The specifier of `package` that the newest listed release of `user` requires; "" if none."""
     rows = _ranges(user, package)
     last = [*rows.items()][-1] if rows else ("<", "")
     return "" if "<" in last[0] else last[1]

@@ -230,7 +230,7 @@ def installed(text: str, texts: Iterable[str]) -> Reason | None:
 
 
 def _other_python(package: str, version: str, facts: Facts) -> Reason | None:
-    """The reason if pip leaves out the required version because of its Python."""
+    """The reason if pip omits the required version because of its Python."""
     spec = facts.ignored.get(version)
     if spec is None:
         return None
@@ -296,7 +296,7 @@ def _absent(needed: _Constraint, there: str, split: str) -> Reason:
         cure += f", another version of {_name(needed.by)}," if needed.by != "you" else ","
         cure += " or an index that is more complete"
     if split:
-        cure += "; or leave out that environment: environments in [tool.uv], or a marker"
+        cure += "; or omit that environment: environments in [tool.uv], or a marker"
     return _of(cause, cure)
 
 

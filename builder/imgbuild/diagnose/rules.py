@@ -154,7 +154,7 @@ def _matches(text: str, frames: Sequence[str]) -> Iterator[tuple[FailureRule, Ma
 
 
 def filled(text: str, groups: Mapping[str, str]) -> str:
-    """`text` with the values of its placeholders; of empty ones the punctuation goes, too."""
+    """`text` with its placeholders replaced; empty values are removed with their punctuation."""
     full = PLACEHOLDER.sub(lambda match: groups.get(match[1], match[0]), text)
     if "" not in groups.values():
         return full

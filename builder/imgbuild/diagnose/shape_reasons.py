@@ -1,4 +1,4 @@
-"""Causes of weights whose shape is not the model's, from names and shapes (separate: shapes).
+"""Causes of weights with another shape than in the model (separate: shapes).
 
 `data/diagnose/facts/shapes.yaml` has the causes and cures.
 """

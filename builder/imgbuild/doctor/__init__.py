@@ -1,1 +1,1 @@
-"""This host: which targets it can run, and whether it can run a given image."""
+"""Checks which targets this host can run, and whether it can run a given image."""

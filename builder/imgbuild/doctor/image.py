@@ -145,10 +145,10 @@ def _report(lock: Lock, arch: Arch, done: process.Result, reporter: Reporter) ->
             f"{lock.target}: no command could run in the image (status {done.status}):\n{tail}"
         )
         raise WorkFailed(
-            message, hint=f"try the image itself: imgbuild run {lock.target} -- sh"
+            message, hint=f"to test the image, run: imgbuild run {lock.target} -- sh"
         ) from error
     if document.format != FORMAT:
-        message = f"{SCRIPT} reported in format {document.format}, not {FORMAT}"
+        message = f"{SCRIPT} wrote a report in format {document.format}, not {FORMAT}"
         raise WorkFailed(message, hint="install imgbuild again")
     reporter.info(f"{lock.target}: checked in {document.seconds:.1f} s")
     return Report(

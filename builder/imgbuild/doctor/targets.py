@@ -175,8 +175,8 @@ def comparable(host: Host) -> bool:
     return host.described or bool(host.gpus and host.driver)
 
 
-def only(diagnosis: Diagnosis, targets: Collection[str]) -> Diagnosis:
-    """`diagnosis` with the results for `targets` only; the best is still that of all."""
+def limited_to(diagnosis: Diagnosis, targets: Collection[str]) -> Diagnosis:
+    """`diagnosis` with only the results for `targets`; the best target is not changed."""
     selected = tuple(verdict for verdict in diagnosis.verdicts if verdict.target in targets)
     return msgspec.structs.replace(diagnosis, verdicts=selected)
 
@@ -186,7 +186,7 @@ def judge(host: Host, offered: TargetNeeds) -> TargetFit:
     floors = offered.floors.get(host.arch) if host.arch is not None else None
     if floors is None:
         have = " and ".join(sorted(offered.floors))
-        reason = f"its image is for {have}, {host.phrase} is {host.arch or 'of another kind'}"
+        reason = f"its image is for {have}, but {host.phrase} is {host.arch or 'of another kind'}"
         return TargetFit(
             target=offered.target,
             fits=False,
@@ -221,17 +221,17 @@ def _driver_reasons(host: Host, floors: Floors) -> Iterable[str]:
         newest = gpus.load().newest(host.driver)
         up_to = f", which runs CUDA {newest} and older" if newest else ""
         yield (
-            f"CUDA {floors.cuda} needs driver {floors.driver} or newer; {host.phrase} has"
+            f"CUDA {floors.cuda} requires driver {floors.driver} or newer, but {host.phrase} has"
             f" {host.driver}{up_to}"
         )
 
 
 def _driver_remarks(host: Host, floors: Floors) -> Iterable[str]:
     if not host.driver and floors.driver:
-        yield f"needs driver {floors.driver} or newer"
+        yield f"requires driver {floors.driver} or newer"
     branch, floor = gpus.numbers(host.driver), gpus.numbers(floors.driver)
     if len(branch) == 1 and branch == floor[:1] and floor[1:] > (0,):
-        yield f"needs release {floors.driver} or newer of driver branch {host.driver}"
+        yield f"requires release {floors.driver} or newer of driver branch {host.driver}"
     if gpus.older(host.driver, floors.driver_full) and not gpus.older(host.driver, floors.driver):
         yield driver_text(host.driver, floors)
 
@@ -250,7 +250,7 @@ def driver_text(driver: str, floors: Floors) -> str:
     )
     if own in ("", full):
         return f"{runs}; {full} or newer has no restriction"
-    return f"{runs}; {own} or newer has all functions, {full} compiles all PTX"
+    return f"{runs}; {own} or newer has all functions, and {full} or newer compiles all PTX"
 
 
 def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
@@ -264,8 +264,8 @@ def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
         name = gpu.name if gpu.name == gpu.capability else f"{gpu.name} ({gpu.capability})"
         if _is_tegra(gpu.capability):
             yield (
-                f"it has no code for {name}: that of servers and desktops ({have}) does not run on"
-                " a Tegra"
+                f"it has no code for {name}, because code for servers and desktops ({have}) does"
+                " not run on a Tegra"
             )
         elif gpu.capability in _computed():
             yield f"it has no code for {name}, only for {have}"
@@ -307,8 +307,8 @@ def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
     for gpu in dict.fromkeys(host.gpus):
         if _uncompiled(host, floors, gpu):
             yield (
-                f"some kernels for {gpu.name} are PTX only, which driver {host.driver} may be"
-                f" too old to compile; {floors.driver_full} or newer compiles them"
+                f"some kernels for {gpu.name} are only PTX, which driver {host.driver} may be too"
+                f" old to compile; {floors.driver_full} or newer can compile them"
             )
         elif is_compiled(floors, gpu):
             yield f"the driver compiles some kernels for {gpu.name} at first use"
@@ -342,7 +342,7 @@ def _remarks(host: Host) -> Iterable[str]:
             name for name, given in (("driver", host.driver), ("GPU", host.gpus)) if not given
         ]
         if absent:
-            yield f"no {' or '.join(absent)} was given, so it is not compared"
+            yield f"no {' or '.join(absent)} is specified, so it is not compared"
         return
     if not host.gpus:
         driver = f", though driver {host.driver} is loaded" if host.driver else ""
@@ -354,7 +354,7 @@ def _remarks(host: Host) -> Iterable[str]:
         if host.gpus and not container_engine.gpus:
             cure = _cure(container_engine.name)
             name = f"{container_engine.name} {container_engine.version}"
-            yield f"{name} cannot provide GPUs to containers: {cure}"
+            yield f"{name} cannot provide GPUs to containers; {cure}"
     if not host.igzip and any(
         container_engine.name == "docker" for container_engine in host.engines
     ):
@@ -362,8 +362,8 @@ def _remarks(host: Host) -> Iterable[str]:
     if host.shared_memory < LEAST_SHARED:
         size = host.shared_memory >> 20
         yield (
-            f"{size} MB of shared memory: increase it for containers (--shm-size 16g, or"
-            " --ipc host)"
+            f"{size} MB of shared memory; increase it for containers with --shm-size 16g or --ipc"
+            " host"
         )
 
 

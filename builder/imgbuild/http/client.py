@@ -24,7 +24,7 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from imgbuild.errors import FetchFailed
-from imgbuild.http.credentials import Credentials, Login, bare, host, origin, redact
+from imgbuild.http.credentials import Credentials, Login, host, origin, redact, without_login
 from imgbuild.http.headers import content_range, number, retry_after
 from imgbuild.http.request import Request
 from imgbuild.system.boundary import NONSENSE, reading
@@ -82,7 +82,7 @@ class Authorizer:
     """
 
     def addressed(self, request: Request) -> Request:
-        """`request` as it may be sent to its URL, initially and after a redirect."""
+        """`request` with the headers allowed for its URL, initially and after a redirect."""
         return request
 
     def context(self, request: Request) -> ssl.SSLContext:
@@ -141,7 +141,10 @@ class Http:
             except LookupError:
                 text = body.decode("utf-8", "replace")
             return TextPage(
-                bare(response.url), text, kind.partition(";")[0].strip(), response.status_code
+                without_login(response.url),
+                text,
+                kind.partition(";")[0].strip(),
+                response.status_code,
             )
 
         return self._retrying(url, {"Accept": accept}, _read)
@@ -235,13 +238,13 @@ class Http:
 
     @contextlib.contextmanager
     def send(self, request: Request) -> Iterator[Response]:
-        """One attempt: the successful response with its body unread.
+        """Send the request once; returns a successful response with its body unread.
 
         Raises Transient or FetchFailed. The request's body is sent again after a redirect.
         """
         request = self._authorizer.addressed(request)
         login = self._login(request)
-        first, has_asked = msgspec.structs.replace(request, url=bare(request.url)), False
+        first, has_asked = msgspec.structs.replace(request, url=without_login(request.url)), False
         if self.offline and urlsplit(first.url).scheme != "file":
             message = f"{first.place} is not in the cache, and --offline is set"
             raise FetchFailed(message, hint="run once without --offline")
@@ -336,7 +339,10 @@ class Http:
         hint = None
         if status in DENIED:
             where = host(request.url)
-            hint = f"set credentials for {where}: in netrc, keyring, or https://USER:PASSWORD@…"
+            hint = (
+                f"set credentials for {where} in netrc, in keyring, or in the URL as"
+                " https://USER:PASSWORD@…"
+            )
         if status == 407:
             hint = "the proxy requires credentials: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
         return Refused(message, status=status, hint=hint, total=content_range(response.headers)[1])
@@ -426,7 +432,9 @@ class Http:
             message = f"{place} redirects to {shown}, which is not encrypted"
             raise FetchFailed(message)
         retained_login = login if origin(target) == origin(request.url) else None
-        return msgspec.structs.replace(following, url=bare(target)), target_login or retained_login
+        return msgspec.structs.replace(
+            following, url=without_login(target)
+        ), target_login or retained_login
 
 
 def _length(response: Response) -> int:

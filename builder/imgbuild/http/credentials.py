@@ -24,7 +24,7 @@ from imgbuild.system.reporter import SILENT, Reporter
 Login = tuple[str, str]
 
 
-def bare(url: str) -> str:
+def without_login(url: str) -> str:
     """`url` without user and password, as used for requests."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
@@ -141,7 +141,7 @@ def _read_netrc() -> netrc.netrc | None:
 
 def _services(url: str) -> list[str]:
     """The keyring services of an index: its URL (as for pip and uv), or its host."""
-    parts = urlsplit(bare(url))
+    parts = urlsplit(without_login(url))
     base = f"{parts.scheme}://{parts.netloc}"
     names = [parts.netloc, base, base + "/"]
     if parts.hostname and parts.hostname not in names:

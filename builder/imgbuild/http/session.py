@@ -78,7 +78,7 @@ class Transient(Signal):
 
 
 def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """A TLS context that trusts the bundles in `environ`; the system's bundle by default.
+    """A TLS context that trusts the bundles in `environ`, or by default the system's bundle.
 
     InputError for an unreadable bundle.
     """
@@ -147,7 +147,7 @@ class _Adapter(requests.adapters.HTTPAdapter):
         return manager
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
-        """Does nothing: the TLS context verifies certificates."""
+        """Do nothing, because the TLS context verifies certificates."""
 
     def build_connection_pool_key_attributes(
         self, request: requests.PreparedRequest, verify: Any, cert: Any = None

@@ -39,11 +39,11 @@ def exclusion(file: IndexFile, package: str, rules: Rules, *, timed: bool) -> st
         return "is not a wheel"
     if not rules.tags.fits(file.name):
         return f"is for {described(file.name)}"
-    return late(file, rules, timed=timed) or unwanted(file, package, rules)
+    return cut_off_exclusion(file, rules, timed=timed) or unwanted(file, package, rules)
 
 
-def late(file: IndexFile, rules: Rules, *, timed: bool) -> str | None:
-    """Why the cut-off excludes `file`, or None. An unknown time counts as late."""
+def cut_off_exclusion(file: IndexFile, rules: Rules, *, timed: bool) -> str | None:
+    """Why the cut-off excludes `file`, or None; an unknown upload time is excluded."""
     if not timed or (file.uploaded is not None and file.uploaded < rules.cut_off):
         return None
     if file.uploaded is None:

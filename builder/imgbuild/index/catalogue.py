@@ -20,7 +20,7 @@ import msgspec
 from packaging.requirements import InvalidRequirement
 from packaging.version import Version
 
-from imgbuild.index.candidates import Rules, is_sdist, late, unwanted, usable
+from imgbuild.index.candidates import Rules, cut_off_exclusion, is_sdist, unwanted, usable
 from imgbuild.index.pages import GIT, URL, Indexes, IndexFile
 from imgbuild.index.remote_wheel import FactStore, Ranges, metadata
 from imgbuild.system.syntax import parse_requirement
@@ -41,7 +41,7 @@ class Amend(Protocol):
         """The requirements to add to `package` at `version`."""
 
 
-def nothing(package: str, version: Version) -> Sequence[str]:
+def no_additions(package: str, version: Version) -> Sequence[str]:
     """An `Amend` that does not change METADATA."""
     del package, version
     return ()
@@ -113,7 +113,9 @@ class Catalogue:
             return offers
         have = {wheel.version for wheel in wheels}
         for file in files:
-            excluded = late(file, self.rules, timed=timed) or unwanted(file, package, self.rules)
+            excluded = cut_off_exclusion(file, self.rules, timed=timed) or unwanted(
+                file, package, self.rules
+            )
             if is_sdist(file) and excluded is None and file.version not in have:
                 offers.append(OfferedFile(wheel=wheel_of_sdist(package, file), sdist=file))
                 have.add(file.version)

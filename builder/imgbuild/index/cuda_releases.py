@@ -196,7 +196,7 @@ def violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[st
 
 
 def outside(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """Chosen packages with CUDA versions that are not listed in the release."""
+    """The chosen packages with CUDA versions that are not listed in the release."""
     minor = ".".join(cuda_release.version.split(".")[:2]) + "."
     return tuple(
         f"{name} {version}"

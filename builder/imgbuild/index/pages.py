@@ -95,7 +95,7 @@ class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def local(self) -> bool:
-        """Whether it is a local folder, which requires no request to a server."""
+        """Whether the index is a local folder, which requires no request to a server."""
         return is_local(self.address)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.utils import parse_wheel_filename
 
-from imgbuild.index.catalogue import Amend, Catalogue, OfferedFile, nothing
+from imgbuild.index.catalogue import Amend, Catalogue, OfferedFile, no_additions
 from imgbuild.values import normalize
 
 CONTENT = "application/vnd.pypi.simple.v1+json"
@@ -57,7 +57,7 @@ class LocalHandler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
-        """Print nothing: a line for each request would dominate the output of -v."""
+        """Print nothing, because a line for each request would dominate the output of -v."""
         del format, args
 
 
@@ -109,7 +109,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serve(catalogue: Catalogue, amend: Amend = nothing) -> Iterator[str]:
+def serve(catalogue: Catalogue, amend: Amend = no_additions) -> Iterator[str]:
     """Serve `catalogue` on 127.0.0.1, amended; yields the URL of its simple index."""
     parts = {"catalogue": catalogue, "amend": staticmethod(amend)}
     handler = type("Handler", (_Handler,), parts)

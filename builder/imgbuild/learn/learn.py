@@ -58,7 +58,7 @@ def learn(
     missing = evidence.relation is Relation.PACKAGE
     other = _BROUGHT_BY.get(evidence.subject.partition(".")[0], "") if missing else evidence.other
     version_bounds = (
-        holding(evidence, other, release_catalogue)
+        versions_with_module(evidence, other, release_catalogue)
         if missing and other
         else bounds(evidence, release_catalogue)
     )
@@ -182,7 +182,9 @@ def bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Bounds | 
     return Bounds(spec=NEVER)
 
 
-def holding(evidence: Evidence, other: str, release_catalogue: ReleaseCatalogue) -> Bounds:
+def versions_with_module(
+    evidence: Evidence, other: str, release_catalogue: ReleaseCatalogue
+) -> Bounds:
     """The versions of `other` that have the missing module: all, or those before its removal."""
     releases = release_catalogue.releases(other)
     module = evidence.subject.partition(".")[0]

@@ -126,7 +126,7 @@ def refusals(
     """All refusals, in the order in which a page lists them."""
     return tuple(
         RecordedRefusal(
-            what=item.what, reason=_short(item.reason), source=item.source, target=item.target
+            what=item.what, reason=_shortened(item.reason), source=item.source, target=item.target
         )
         for item in _refusals(images, matrix, learned)
     )
@@ -198,6 +198,6 @@ def _refused_updates(images: Path) -> Iterator[RecordedRefusal]:
             )
 
 
-def _short(text: str) -> str:
+def _shortened(text: str) -> str:
     plain = " ".join(text.split())
     return plain if len(plain) <= SHORT_REASON else f"{plain[:SHORT_REASON]}…"

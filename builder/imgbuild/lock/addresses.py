@@ -24,7 +24,7 @@ SECRET = re.compile(
     r"token|secret|passw|credential|signature|^sig$|api.?key|^key$|auth", re.IGNORECASE
 )
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
-NETRC = "store the credentials in netrc, or in a credential helper of git"
+NETRC = "store the credentials in netrc or in a git credential helper"
 
 
 class WheelAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ def is_commit(text: str) -> bool:
     return COMMIT.fullmatch(text) is not None
 
 
-def shown(text: str) -> str:
+def without_secrets(text: str) -> str:
     """`text` without credentials, query and fragment."""
     return re.sub(r"[?#].*", "", re.sub(r"://[^/]*@", "://", text))
 
@@ -92,10 +92,10 @@ def wheel(text: str) -> WheelAddress:
         return WheelAddress(place=_relative(text))
     _refuse_secrets(text)
     if parts.scheme == "http" and parts.hostname not in LOCAL_HOSTS:
-        message = "http is not protected against changes in transit: use https"
+        message = "http does not protect against changes in transit; use https"
         raise ValueError(message)
     if parts.scheme not in ("https", "http") or not parts.hostname:
-        message = f"{parts.scheme}: is not a URL scheme for wheels: use https://…"
+        message = f"{parts.scheme}: is not a URL scheme for wheels; use https://…"
         raise ValueError(message)
     hashes = tuple(
         f"{name}:{value.lower()}"
@@ -104,7 +104,7 @@ def wheel(text: str) -> WheelAddress:
     )
     address = WheelAddress(place=urlunsplit(parts._replace(fragment="")), hashes=hashes)
     if not address.name.endswith(".whl"):
-        message = "the URL does not end in .whl: use git+https://… for a repository"
+        message = "the URL does not end in .whl; use git+https://… for a repository"
         raise ValueError(message)
     return address
 
@@ -114,13 +114,13 @@ def _git(text: str) -> GitAddress:
     _refuse_secrets(text)
     if parts.scheme not in GIT_SCHEMES:
         allowed = ", ".join(f"{GIT}{scheme}" for scheme in GIT_SCHEMES[:3])
-        message = f"{GIT}{parts.scheme} is not the URL of a repository: use {allowed}"
+        message = f"{GIT}{parts.scheme} is not the URL of a repository; use {allowed}"
         raise ValueError(message)
     if parts.scheme == "http" and parts.hostname not in LOCAL_HOSTS:
-        message = f"http is not protected against changes in transit: use {GIT}https"
+        message = f"http does not protect against changes in transit; use {GIT}https"
         raise ValueError(message)
     if parts.query or (parts.scheme != "file" and not parts.hostname):
-        message = "the URL of a repository has a query, or no host"
+        message = "the URL of the repository has a query or no host"
         raise ValueError(message)
     if (parts.hostname or "").startswith("-") or (parts.username or "").startswith("-"):
         message = "the host of the URL starts with a hyphen"
@@ -152,7 +152,7 @@ def _refuse_secrets(text: str) -> None:
         parts = urlsplit(text)
         _ = parts.port
     except ValueError:
-        message = "the host or port of the URL is invalid: write HOST/PATH, not HOST:PATH"
+        message = "the host or port of the URL is invalid; use HOST/PATH instead of HOST:PATH"
         raise ValueError(message) from None
     login = parts.password is not None or (parts.username and parts.scheme != "ssh")
     if login:
@@ -160,5 +160,5 @@ def _refuse_secrets(text: str) -> None:
         raise ValueError(message)
     names = [name for name, _ in parse_qsl(parts.query) if SECRET.search(name)]
     if names:
-        message = f"the URL contains a secret ({', '.join(names)}): use a URL without it"
+        message = f"the URL contains a secret ({', '.join(names)}); use a URL without it"
         raise ValueError(message)

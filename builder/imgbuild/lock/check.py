@@ -71,7 +71,7 @@ def _python(notes: Notes, lock: Lock) -> None:
         here: Path = ("arch", arch, "python")
         archive = resolution.python or None
         if (archive is not None) != (arch in urls):
-            message = "the archive of Python and its URL must be set together"
+            message = "the Python archive and its URL must be set together"
             notes.note(here, message, expected=f"a URL of {arch} in base.standalone, or neither")
         elif archive is not None and not archive.version.startswith(f"{base.python}."):
             message = "the archive contains another Python version than the base"
@@ -119,7 +119,7 @@ def _equal(
     """Note values, by name, that are set and contradict the rest of the lock."""
     for name, text in expected.items():
         if values.get(name, text) != text:
-            message = "contradicts the rest of the lock"
+            message = "is inconsistent with the rest of the lock"
             notes.note((*path, name), message, value=values[name], expected=text)
 
 
@@ -143,13 +143,13 @@ def _project(notes: Notes, project: LockedProject) -> None:
         try:
             source = addresses.read(text)
         except ValueError as error:
-            notes.note(here, str(error), value=addresses.shown(text), expected=expected)
+            notes.note(here, str(error), value=addresses.without_secrets(text), expected=expected)
             continue
         if isinstance(source, addresses.GitAddress):
             if not addresses.is_commit(source.rev):
                 notes.note(here, "is not a commit", value=text, expected=expected)
             if package not in project.trees:
-                notes.note(here, "its tree is not in `trees`", value=text)
+                notes.note(here, "its tree is missing from `trees`", value=text)
         elif package in project.trees:
             notes.note(("project", "trees", package), "its source is not a git repository")
     for package, tree in project.trees.items():
@@ -157,4 +157,4 @@ def _project(notes: Notes, project: LockedProject) -> None:
         if not addresses.is_commit(tree):
             notes.note(here, "not a git hash", value=tree, expected="40 or 64 hex digits")
         if package not in project.sources:
-            notes.note(here, "its source is not in `sources`")
+            notes.note(here, "its source is missing from `sources`")

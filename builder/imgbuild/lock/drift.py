@@ -28,9 +28,9 @@ def _differences(path: str, expected: Any, locked: Any) -> Iterator[str]:
         for key in sorted(expected.keys() | locked.keys()):
             place = f"{path}.{key}"
             if key not in expected:
-                yield f"{place}: only the lock has it"
+                yield f"{place}: exists only in the lock"
             elif key not in locked:
-                yield f"{place}: only the matrix has it"
+                yield f"{place}: exists only in the matrix"
             else:
                 yield from _differences(place, expected[key], locked[key])
         return
@@ -43,7 +43,7 @@ def _differences(path: str, expected: Any, locked: Any) -> Iterator[str]:
         yield from _items(path, expected, locked)
         return
     start = _common(ours, theirs)
-    yield f"{path}: the matrix has {_cut(ours, start)}, the lock {_cut(theirs, start)}"
+    yield f"{path}: the matrix has {_cut(ours, start)}, but the lock has {_cut(theirs, start)}"
 
 
 def _items(path: str, expected: list[Any], locked: list[Any]) -> Iterator[str]:
@@ -53,7 +53,7 @@ def _items(path: str, expected: list[Any], locked: list[Any]) -> Iterator[str]:
         for item in items:
             yield f"{path}: only the {owner} has {_cut(codec.compact(item).decode(), 0)}"
     if not more and not less:
-        yield f"{path}: the same items, in another order or number"
+        yield f"{path}: the same items, but in another order or repeated"
 
 
 def _common(text: str, other: str) -> int:

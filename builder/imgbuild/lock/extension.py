@@ -164,7 +164,7 @@ def read_file(folder: Path, source: str) -> bytes:
     path = Path(os.path.realpath(folder / source))
     if is_outside(source) or not path.is_relative_to(os.path.realpath(folder)):
         message = f"{folder / source} is outside the repository, and cannot be added to an image"
-        raise InputError(message, hint=f"copy it into {folder}, and lock again")
+        raise InputError(message, hint=f"copy it into {folder} and lock again")
     try:
         with open(path, "rb", opener=regular) as file:
             return file.read()
@@ -185,7 +185,7 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
     for path, file in lock.extends.files.items():
         data = read_file(item.folder, file.file)
         if sha256(data) != file.sha256:
-            message = f"{file.file} has sha256 {sha256(data)}, the lock has {file.sha256}"
+            message = f"{file.file} has sha256 {sha256(data)}, but the lock has {file.sha256}"
             raise IntegrityError(message, hint=f"imgbuild lock {lock.target}")
         file_contents[path] = data
     return file_contents
@@ -269,14 +269,15 @@ def _other_published(locked: Extends, extended: PublishedTarget) -> list[str]:
         f"{locked.target} {locked.digest}",
         f"{extended.name} {extended.digest}",
     )
-    return [f"it extends {locked_image}, the matrix has {expected} ({extended.folder / LOCK})"]
+    return [f"it extends {locked_image}, but the matrix has {expected} ({extended.folder / LOCK})"]
 
 
 def _other_files(locked: Extends, expected: Extends | None) -> list[str]:
     """The added files whose content has changed since they were locked."""
     files = expected.files if expected is not None else {}
     return [
-        f"{files[path].file} has changed: sha256 {files[path].sha256}, the lock has {file.sha256}"
+        f"{files[path].file} has changed: its sha256 is {files[path].sha256}, but the lock has"
+        f" {file.sha256}"
         for path, file in locked.files.items()
         if path in files and files[path].sha256 != file.sha256
     ]

@@ -178,8 +178,8 @@ def _remedy(images: Path, target: str) -> str:
     locked = [path.parent.name for path in sorted(images.glob(f"*/{FILE}"))]
     [near] = get_close_matches(target, locked, n=1, cutoff=0)
     return (
-        "imgbuild includes it without a lock; the locked target with the most similar name is"
-        f" {near}. To lock this one, use a clone of the repository of imgbuild"
+        "the catalogue of imgbuild contains it without a lock; the locked target with the most"
+        f" similar name is {near}. To lock this target, use a clone of imgbuild's repository"
     )
 
 
@@ -201,7 +201,10 @@ def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
 
 def _require_format(lock_format: int, file: str, remedy: str) -> None:
     if lock_format != LOCK_FORMAT:
-        message = f"{file}: lock format {lock_format}; this imgbuild supports {LOCK_FORMAT}"
+        message = (
+            f"{file}: lock format {lock_format} is not supported; this version of imgbuild supports"
+            f" {LOCK_FORMAT}"
+        )
         raise LockStale(message, hint=remedy)
 
 
@@ -241,8 +244,8 @@ def differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[s
     ]
     if set(lock.arch) != set(arches):
         reasons.append(
-            f"arch: the matrix has {', '.join(sorted(arches))},"
-            f" the lock has {', '.join(sorted(lock.arch))}"
+            f"arch: the matrix has {', '.join(sorted(arches))}, but the lock has"
+            f" {', '.join(sorted(lock.arch))}"
         )
     for arch, resolution in lock.arch.items():
         reasons.extend(f"{arch}: {text}" for text in _unsatisfied(expected, resolution))
@@ -259,7 +262,9 @@ def _unsatisfied(expected: Lock, resolution: Resolution) -> list[str]:
         if package not in versions:
             texts.append(f"{package}{spec} is not locked")
         elif not SpecifierSet(spec).contains(versions[package], prereleases=True):
-            texts.append(f"{package} {versions[package]} is locked, {package}{spec} is required")
+            texts.append(
+                f"{package} {versions[package]} is locked, but {package}{spec} is required"
+            )
     debs = {deb.package for deb in resolution.debs}
     texts.extend(
         f"Debian package {package} is not locked"
@@ -280,11 +285,11 @@ def _other_python(lock: Lock, base: Base) -> Iterator[str]:
     for arch, resolution in lock.arch.items():
         archive = resolution.python or None
         if archive is None and standalone is not None:
-            yield f"{arch}: the archive of Python is not locked"
+            yield f"{arch}: the Python archive is not locked"
         elif archive is not None and archive.sha256 != sha256.get(arch, archive.sha256):
             yield (
-                f"{arch}: {archive.file} is locked with sha256 {archive.sha256},"
-                f" the matrix has {sha256[arch]}"
+                f"{arch}: {archive.file} is locked with sha256 {archive.sha256}, but the matrix has"
+                f" {sha256[arch]}"
             )
 
 

@@ -182,7 +182,7 @@ def requirements_of(
         places={item.package: item.place for item in reversed(direct)},
         exempt={
             **{item.package: f"overridden in {item.place}" for item in overrides},
-            **{normalize(name): f"left out: {why}" for name, why in row.exclude.items()},
+            **{normalize(name): f"excluded: {why}" for name, why in row.exclude.items()},
         },
         declared=declared,
     )
@@ -330,6 +330,6 @@ def refuse_contradictions(
         for package, spec, place in contradicted(required, versions)
     )
     if problems:
-        message = f"the project requires other versions than {published} has"
-        hint = f"write `like: {published}` in {MATRIX}: its packages are then solved again"
+        message = f"the project's requirements are not satisfied by the versions in {published}"
+        hint = f"use `like: {published}` in {MATRIX} to solve its packages again"
         raise InputError(message, problems=problems, hint=hint)

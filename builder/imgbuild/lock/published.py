@@ -174,7 +174,7 @@ def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
     return constraints.merge(constraints.read(CATALOGUE / "images"), recorded)
 
 
-def shown(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
+def shown_targets(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
     """`selected` for a table; of the published packages, only pinned ones are included."""
     return [
         msgspec.structs.replace(item, target=_named(overlay(matrix, item.name), item.target))
@@ -228,7 +228,7 @@ def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
     hint = "copy both files again from the publisher: imgbuild init --refresh"
     for file in (LOCK, DIGESTS_FILE):
         if not (folder / file).is_file():
-            message = f"{folder / file}: no such file, and matrix.yaml extends {name}"
+            message = f"{folder / file}: no such file, but matrix.yaml extends {name}"
             raise InputError(message, hint=hint)
     data = boundary.content(folder / LOCK, codec.LIMIT)
     lock = lock_file.decode_lock(data, str(folder / LOCK), hint=hint, remedy=hint)
@@ -236,7 +236,7 @@ def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
     if lock.target != name or lock.extends is not None:
         what = f"the lock of {lock.target}"
         what = f"{what}, itself an extension" if lock.extends is not None else what
-        message = f"{folder / LOCK} is {what}, not of {name}"
+        message = f"{folder / LOCK} is {what}, not the lock of {name}"
         raise InputError(message, hint=hint)
     return PublishedTarget(
         name=name,
@@ -288,7 +288,7 @@ def _check_row(
                 notes.note((*path, field, package), message, value=spec, expected=expected)
     for number, drop in enumerate(row.drop):
         if drop.package in versions:
-            message = f"{drop.package} is in layers of {extended.name}, which cannot change"
+            message = f"{drop.package} is in a layer of {extended.name}, which cannot be changed"
             notes.note((*path, "drop", number), message, expected="an added package")
     if row.packages and lock.base.kind != "debian":
         message = f"the base of {extended.name} is a registry image, not a set of Debian packages"
@@ -319,8 +319,8 @@ def _check_sources(notes: Notes, path: tuple[str, ...], row: Extension, folder: 
         # Reading the file reports circular links.
         led = Path(os.path.realpath(folder / file.source))
         if not led.is_relative_to(folder):
-            message = f"a link points to {led}, outside the repository"
-            expected = "a file of the repository itself: copy it there"
+            message = f"a symbolic link points to {led}, outside the repository"
+            expected = "a file in the repository; copy it there"
             notes.note((*path, place, "from"), message, value=file.source, expected=expected)
 
 

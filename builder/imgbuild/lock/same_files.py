@@ -24,7 +24,7 @@ FAMILIES = {
 
 
 def drops(lock: Lock) -> tuple[Drop, ...]:
-    """The files to leave out of the packages of `lock` that another one replaces.
+    """The files to omit of the packages of `lock` that another one replaces.
 
     Files of a published target are preferred: the layers do not change.
     """
@@ -34,18 +34,20 @@ def drops(lock: Lock) -> tuple[Drop, ...]:
     return tuple(
         drop
         for module, packages in FAMILIES.items()
-        for drop in _of_family(module, [name for name in packages if name in installed], published)
+        for drop in _family_drops(
+            module, [name for name in packages if name in installed], published
+        )
     )
 
 
-def _of_family(module: str, packages: list[str], published: Collection[str]) -> list[Drop]:
+def _family_drops(module: str, packages: list[str], published: Collection[str]) -> list[Drop]:
     preferred = next((name for name in packages if name in published), next(iter(packages), ""))
     return [
         Drop(
             package=name,
             beside=preferred,
             paths=(f"lib/python*/site-packages/{module}/*",),
-            reason=f"{preferred} has the module {module}, too",
+            reason=f"{preferred} also provides the module {module}",
         )
         for name in packages
         if name != preferred and name not in published

@@ -44,7 +44,7 @@ def check_matrix(notes: Notes, matrix: Matrix) -> None:
         # An index without a URL is uv's default on this machine, so only one can have none. If the
         # default is unknown, the index without a URL may be intended.
         if index.url is None and name != default and default in indexes:
-            message = "only the default index may omit the url"
+            message = "only the default index can omit the url"
             notes.note(("indexes", name), message, key=True, expected="url: https://…")
         check_index(notes, ("indexes", name), index)
     for name, base in matrix.bases.items():

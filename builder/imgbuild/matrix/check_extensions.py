@@ -24,7 +24,7 @@ def check_extensions(notes: Notes, matrix: Extensions) -> None:
         _inside(notes, ("published", name, "lock"), published.lock, "folder")
     for name, index in matrix.indexes.items():
         if index.url is None:
-            message = "url is missing (only the default index may omit it)"
+            message = "url is missing (only the default index can omit it)"
             notes.note(("indexes", name), message, key=True, expected="url: https://…")
         check_index(notes, ("indexes", name), index)
     check_mirrors(notes, ("mirrors",), matrix.mirrors)
@@ -37,7 +37,7 @@ def check_extensions(notes: Notes, matrix: Extensions) -> None:
 
 def _row(notes: Notes, path: Path, row: Extension, matrix: Extensions) -> None:
     if path[-1] in matrix.published:
-        message = "a published target has this name already"
+        message = "a published target already has this name"
         notes.note(path, message, key=True, expected="another name")
     forms = {"extends": row.extends, "like": row.like}
     for key, name in forms.items():
@@ -45,13 +45,13 @@ def _row(notes: Notes, path: Path, row: Extension, matrix: Extensions) -> None:
             here = (*path, key)
             notes.choice(here, name, matrix.published, "published target", of=("published",))
     if (row.extends is None) == (row.like is None):
-        message = "a row has exactly one of `extends` and `like`"
+        message = "a row must have exactly one of `extends` and `like`"
         notes.note(path, message, key=True, expected="extends: TARGET, or like: TARGET")
     if row.cuda is not None and row.extends is not None:
-        message = "the published target has a CUDA release already"
+        message = "the CUDA release is already set by the published target"
         notes.note((*path, "cuda"), message, expected="no `cuda`, or `like` instead of `extends`")
     if row.gpu and row.extends is not None:
-        message = "the published target has its GPUs already"
+        message = "the GPUs are already set by the published target"
         notes.note((*path, "gpu"), message, expected="no `gpu`, or `like` instead of `extends`")
     check_gpus(notes, (*path, "gpu"), row.gpu)
     _requirements(notes, path, row)
@@ -108,7 +108,7 @@ def _inside(notes: Notes, path: Path, source: str, what: str) -> None:
         message = f"the {what} is outside the repository"
         if source.startswith("/"):
             message = "the path is absolute and may not exist on other machines"
-        expected = f"a path below the folder of this file: copy the {what} there"
+        expected = f"a path below the folder of this file; copy the {what} there"
         notes.note(path, message, value=source, expected=expected)
 
 

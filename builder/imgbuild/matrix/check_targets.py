@@ -85,11 +85,14 @@ def _references(notes: Notes, path: Path, target: Target, matrix: Matrix) -> Non
         index = matrix.indexes.get(name)
         url = index.url or "" if index else ""
         if "{torch}" in url and "torch" not in target.pins:
-            message = "the URL of this index contains {torch}, and the target does not pin torch"
+            message = "the URL of this index contains {torch}, but the target does not pin torch"
             notes.note(here, message, value=name, expected="a pin of torch, or another index")
         other = re.search(r"(?<![a-z0-9])cu[0-9]{2,3}(?![0-9])", url)
         if other and other[0] != tag:
-            message, cuda = f"this index is for {other[0]}, the target for {tag}", (*path, "cuda")
+            message, cuda = (
+                (f"this index is for {other[0]}, but the target is for {tag}"),
+                (*path, "cuda"),
+            )
             notes.note(here, message, value=name, expected=f"an index for {tag}", of=cuda)
 
 
@@ -101,7 +104,7 @@ def _user_packages(notes: Notes, path: Path, target: Target, matrix: Matrix) -> 
         notes.note(here, message, value=True, expected="a base of Debian packages")
     required = {*matrix.requires, *matrix.requirements_of(target), *target.pins}
     if missing := [name for name in ("pip", "uv") if name not in required]:
-        message = f"the target requires no {' and no '.join(missing)}"
+        message = f"the target does not require {' or '.join(missing)}"
         notes.note(here, message, value=True, expected=f"{' and '.join(missing)} under requires")
 
 
@@ -162,7 +165,7 @@ def _cuda(notes: Notes, path: Path, target: Target) -> None:
         for package in packages:
             named = re.search(r"-cu(?:da)?([0-9]{2})x?$", package)
             if named and named[1] != major:
-                message = f"the package is for CUDA {named[1]}, the target for CUDA {cuda}"
+                message = f"the package is for CUDA {named[1]}, but the target is for CUDA {cuda}"
                 expected = f"a package for CUDA {major}"
                 notes.note((*path, field, package), message, key=True, expected=expected)
     for package, version in target.pins.items():
@@ -186,7 +189,7 @@ def _flashinfer(notes: Notes, path: Path, target: Target) -> None:
     if mode == "off":
         for name in FLASHINFER:
             if name in pins or name in target.requires:
-                message = f"FlashInfer is off, and the target requires {name}"
+                message = f"FlashInfer is off, but the target requires {name}"
                 notes.note(here, message, value=mode, expected=f"jit or prebuilt, or no {name}")
         _sampler(notes, (*path, "env", flashinfer.SAMPLER), target)
     elif mode == "prebuilt":
@@ -198,7 +201,9 @@ def _flashinfer(notes: Notes, path: Path, target: Target) -> None:
         first = flashinfer.FIRST_WITH_NVCC
         if target.cuda and flashinfer.major(target) < first:
             cuda = target.cuda
-            message = f"nothing can be compiled: no index has a wheel with nvcc for CUDA {cuda}"
+            message = (
+                f"nothing can be compiled, because no index has a wheel with nvcc for CUDA {cuda}"
+            )
             expected = f"prebuilt or off; jit requires CUDA {first}.0 or newer"
             notes.note(here, message, value=mode, expected=expected)
         # A kernel cache is compatible: missing kernels are compiled at first use.
@@ -207,9 +212,9 @@ def _flashinfer(notes: Notes, path: Path, target: Target) -> None:
             notes.note(here, message, value=mode, expected="prebuilt, or another index")
     pinned = {name: pins[name].partition("+")[0] for name in FLASHINFER if pins.get(name)}
     if len(set(pinned.values())) > 1:
-        message = "FlashInfer refuses to start unless all its packages have the same version"
+        message = "FlashInfer does not start unless all its packages have the same version"
         value = " and ".join(sorted(set(pinned.values())))
-        expected = f"{package} and its related packages in one version"
+        expected = f"the same version of {package} and its related packages"
         notes.note((*path, "pins", next(iter(pinned))), message, value=value, expected=expected)
 
 
@@ -217,7 +222,7 @@ def _sampler(notes: Notes, path: Path, target: Target) -> None:
     """Note the variable at `path` if it contradicts the mode `off`."""
     variable = target.env.get(flashinfer.SAMPLER)
     if variable is not None and variable.value != "0":
-        message = f"FlashInfer is off, and the target sets {path[-1]} to another value"
+        message = f"FlashInfer is off, but the target sets {path[-1]} to another value"
         value, of = variable.value, (*path, "value")
         notes.note(path, message, value=value, expected="0, or no entry", of=of)
 

@@ -99,7 +99,9 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         ]  # fmt: skip
         why = "; ".join(part for part in (what, *changed) if part)
         if self.unused:
-            return f"{self.package}{self.versions}: no version of {self.other} fits ({why})"
+            return (
+                f"{self.package}{self.versions}: no version of {self.other} is compatible ({why})"
+            )
         return f"{self.package}{self.versions} needs {self.needs}" + (f" ({why})" if why else "")
 
 
@@ -275,7 +277,7 @@ def loads(data: bytes, file: str) -> tuple[Constraint, ...]:
     from imgbuild.matrix.convert import converted
     from imgbuild.matrix.yaml_nodes import parse
 
-    hint = "restore it from git, or remove the lines: valid entries are learned again"
+    hint = "restore it from git, or remove these lines; valid entries are learned again"
     return converted(parse(data, file), _File, _check, hint=hint).constraints
 
 

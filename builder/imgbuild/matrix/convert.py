@@ -26,7 +26,7 @@ from msgspec import inspect
 from imgbuild.errors import InputError, Problem
 from imgbuild.matrix import fields
 from imgbuild.matrix.notes import Notes, Path, nearest
-from imgbuild.matrix.yaml_nodes import YamlDocument, kind, shown
+from imgbuild.matrix.yaml_nodes import YamlDocument, kind, shown_value
 from imgbuild.system.amounts import count
 from imgbuild.values import Arch
 
@@ -113,7 +113,9 @@ class _Reader:
             case inspect.DictType() if isinstance(node, yaml.MappingNode):
                 return self._mapping(node, expected_type, path)
             case inspect.StructType() | inspect.DictType():
-                self.notes.note(path, "not a mapping", value=shown(node), expected="key: value")
+                self.notes.note(
+                    path, "not a mapping", value=shown_value(node), expected="key: value"
+                )
                 return self._empty(expected_type, path)
             case inspect.VarTupleType():
                 return self._list(node, expected_type, path, expected)
@@ -137,7 +139,7 @@ class _Reader:
                     (*path, key.value),
                     UNKNOWN,
                     key=True,
-                    value=shown(key),
+                    value=shown_value(key),
                     expected="one of " + ", ".join(by_key),
                     near=near,
                 )
@@ -194,7 +196,9 @@ class _Reader:
         if text in structs:
             return self.read(node, structs[text], path)
         here, near = (*path, field), nearest(text, structs)
-        self.notes.note(here, f"unknown {field}", value=shown(tag), expected=choices, near=near)
+        self.notes.note(
+            here, f"unknown {field}", value=shown_value(tag), expected=choices, near=near
+        )
         return self._empty(types[0], path)
 
     def _mapping(
@@ -212,12 +216,12 @@ class _Reader:
         self, node: yaml.Node, expected_type: inspect.VarTupleType, path: Path, expected: str | None
     ) -> Any:
         if not isinstance(node, yaml.SequenceNode):
-            example = f"[{shown(node)}]" if isinstance(node, yaml.ScalarNode) else expected
-            self.notes.note(path, "not a list", value=shown(node), expected=example)
+            example = f"[{shown_value(node)}]" if isinstance(node, yaml.ScalarNode) else expected
+            self.notes.note(path, "not a list", value=shown_value(node), expected=example)
             return self._empty(expected_type, path)
         if expected_type.min_length is not None and len(node.value) < expected_type.min_length:
             least = f"at least {count(expected_type.min_length, 'item')}"
-            self.notes.note(path, "the list is too short", value=shown(node), expected=least)
+            self.notes.note(path, "the list is too short", value=shown_value(node), expected=least)
             self.refused.add(path)
         return tuple(
             self.read(child, expected_type.item_type, (*path, number), expected)
@@ -244,7 +248,12 @@ class _Reader:
             misfit = value
             expected = expected if shape in (expected, "text") else f"{expected}: {shape}"
         self.notes.note(
-            path, misfit.message, key=key, value=shown(node), expected=expected, near=misfit.near
+            path,
+            misfit.message,
+            key=key,
+            value=shown_value(node),
+            expected=expected,
+            near=misfit.near,
         )
         return node.value if key else self._empty(expected_type, path)
 

@@ -299,7 +299,7 @@ class Target(Strict, frozen=True):
         Meta(
             description="only files uploaded before this day, 00:00 UTC: 2025-06-20",
             extra={
-                "why": "without a cut-off the newest release of every package is used, in a"
+                "why": "without a cut-off, the newest release of every package is used, in a"
                 " combination that was never tested"
             },
         ),

@@ -57,7 +57,7 @@ def left_out(
     """A message, with the reason, for each architecture of a target that `select` omits."""
     chosen = _names(matrix, patterns, everything=everything)
     return tuple(
-        f"{name} on {arch} is skipped: {_why(target, arch)}"
+        f"skipping {name} on {arch}: {_why(target, arch)}"
         for name, target in matrix.targets.items()
         for arch in arches
         if name in chosen and arch not in target.arch
@@ -104,4 +104,6 @@ def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> NoSolutio
 
 
 def _why(target: Target, arch: Arch) -> str:
-    return target.exclude.get(arch, f"the matrix lists only {', '.join(target.arch)} for it")
+    return target.exclude.get(
+        arch, f"the matrix lists only {', '.join(target.arch)} for this target"
+    )

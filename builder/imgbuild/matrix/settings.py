@@ -22,7 +22,10 @@ def environment(notes: Notes, path: Path, names: Iterable[str]) -> None:
         here = (*path, name)
         notes.form(here, name, VARIABLE, "letters, digits and _, as in a shell", key=True)
         if name == "LD_LIBRARY_PATH":
-            message = "LD_LIBRARY_PATH would hide the driver's libraries that the runtime provides"
+            message = (
+                "LD_LIBRARY_PATH would hide the driver libraries that the container runtime"
+                " provides"
+            )
             notes.note(here, message, key=True, expected="links, or no variable")
 
 

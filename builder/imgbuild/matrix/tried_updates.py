@@ -20,7 +20,7 @@ from imgbuild.system.syntax import parse_version
 
 FILE = "updates.json"
 WHAT = "list of updates"
-HINT = "restore it from git, or remove it: the versions are tried again"
+HINT = "restore it from git, or remove it to try the versions again"
 
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
 Kind = Literal["solve", "audit"]

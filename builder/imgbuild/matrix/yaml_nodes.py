@@ -109,7 +109,7 @@ def kind(node: yaml.Node) -> str:
     return str(node.tag).removeprefix(PREFIX)
 
 
-def shown(node: yaml.Node) -> str:
+def shown_value(node: yaml.Node) -> str:
     """The node's value for an error: the text as written, or the type of collection."""
     if isinstance(node, yaml.ScalarNode):
         text = node.value if len(node.value) <= 60 else f"{node.value[:57]}…"
@@ -137,7 +137,7 @@ class _Composer(Composer):
                 mark,
                 "aliases are not supported",
                 f"*{event.anchor}",
-                "the value itself, written out",
+                "the value itself instead of an alias",
             )
             return yaml.ScalarNode(f"{PREFIX}alias", "", mark, event.end_mark)
         event = self.peek_event()
@@ -167,16 +167,18 @@ class _Composer(Composer):
         kept = []
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._note(key.start_mark, "a key must be text", shown(key), "text")
+                self._note(key.start_mark, "a key must be text", shown_value(key), "text")
             elif kind(key) == "merge":
                 self._note(
-                    key.start_mark, "merge keys are not supported", "<<", "the keys, written out"
+                    key.start_mark, "merge keys are not supported", "<<", "the keys themselves"
                 )
             elif kind(key) == "alias":
                 continue
             elif kind(key) != "str":
                 message = f"a key must be text, but YAML reads this as {KINDS[kind(key)]}"
-                self._note(key.start_mark, message, shown(key), f'text, in quotes: "{key.value}"')
+                self._note(
+                    key.start_mark, message, shown_value(key), f'text, in quotes: "{key.value}"'
+                )
             elif key.value in seen:
                 message = f"duplicate key {key.value}: first defined on line {seen[key.value]}"
                 self._note(key.start_mark, message, None, "each key once")
@@ -233,7 +235,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
     message, expected = error.problem or "the file is not valid YAML", None
     lines = text.splitlines()
     value = lines[line - 1].strip()[:60] if line <= len(lines) else ""
-    if isinstance(error, yaml.composer.ComposerError) and "but found another" in message:
+    if isinstance(error, yaml.composer.ComposerError) and "but found another document" in message:
         message, value, expected = "a second document starts here", "---", "one document"
     elif mark and line <= len(lines) and re.match(r"[ \t]*\t", lines[line - 1]):
         message, expected = "a tab cannot indent YAML", "spaces"

@@ -16,7 +16,7 @@ from imgbuild.system.boundary import regular
 CHUNK = 1 << 20
 BROKEN = cast("type[Exception]", isal_zlib.IsalError)  # its type stub declares an instance
 OPEN_FILES = 64
-REMEDY = "the file is damaged or malicious: download it again, or use another version"
+REMEDY = "the file is damaged or malicious; download it again, or use another version"
 
 
 class Files:
@@ -41,7 +41,7 @@ class Files:
             message = f"cannot read {path}: {error.strerror}"
             raise IntegrityError(message, hint="check that the file is readable") from error
         if len(data) != length:
-            message = f"{path} ends at byte {offset + len(data)}, in the middle of a member"
+            message = f"{path} is truncated: it ends at byte {offset + len(data)}, inside a member"
             raise IntegrityError(message, hint=REMEDY)
         return data
 
@@ -73,7 +73,7 @@ class Checker:
         """Add and return `piece`; IntegrityError as soon as the size is exceeded."""
         self._seen += len(piece)
         if self._seen > self._size:
-            message = f"{self._where} has more bytes than expected ({self._size})"
+            message = f"{self._where} has more than the expected {self._size} bytes"
             raise IntegrityError(message, hint=REMEDY)
         self._sum = isal_zlib.crc32(piece, self._sum)
         return piece
@@ -136,7 +136,7 @@ def pieces(content: bytes | Slice, size: int, where: str, files: Files) -> Itera
     if isinstance(content, bytes):
         if len(content) != size:
             message = f"{where} has {len(content)} bytes (expected {size})"
-            raise IntegrityError(message, hint="this is a bug in imgbuild: please report it")
+            raise IntegrityError(message, hint="this is a bug in imgbuild; please report it")
         yield content
         return
     if content.deflated:

@@ -93,7 +93,7 @@ def stated_type(data: bytes, name: object) -> str:
         return ""
     if shape.manifests and shape.layers:
         message = f"{name} is both an index and an image"
-        raise IntegrityError(message, hint="it is ambiguous: do not use it")
+        raise IntegrityError(message, hint="do not use it, because its meaning is ambiguous")
     return shape.media_type
 
 

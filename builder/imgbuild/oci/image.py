@@ -117,7 +117,7 @@ def _refuse_ambiguous(entries: Sequence[Descriptor], source: ImageSource) -> Non
             message = (
                 f"{source.top.digest} has two images for {name}: {other.digest} and {entry.digest}"
             )
-            raise IntegrityError(message, hint="an index may have only one image for each platform")
+            raise IntegrityError(message, hint="an index can have only one image per platform")
 
 
 def _normalized(platform: Mapping[str, str | list[str]]) -> dict[str, str]:
@@ -164,7 +164,7 @@ def _typed(source: ImageSource, descriptor: Descriptor, types: tuple[str, ...], 
     data = _document(source, descriptor)
     stated = documents.stated_type(data, descriptor.digest)
     if stated not in ("", descriptor.media_type):
-        message = f"{descriptor.digest} is of the type {stated}, not {descriptor.media_type}"
+        message = f"{descriptor.digest} has the type {stated}, not {descriptor.media_type}"
         raise IntegrityError(message, hint=AGAIN)
     if descriptor.media_type not in types:
         kind = descriptor.media_type or "not stated"
@@ -207,11 +207,11 @@ def image_configuration(
     """
     kind, name = manifest.config.media_type, manifest.config.digest
     if kind not in CONFIGS:
-        message = f"{descriptor.digest} is not an image: its configuration is of {kind}"
-        hint = "pass the image itself; with --arch, one of its manifests"
+        message = f"{descriptor.digest} is not an image: its configuration has the type {kind}"
+        hint = "pass the image, or select one of its manifests with --arch"
         raise InputError(message, hint=hint)
     for number, layer in enumerate(manifest.layers, start=1):
-        fault = f"is of the type {layer.media_type}, which is unsupported"
+        fault = f"has the unsupported type {layer.media_type}"
         if layer.media_type in documents.LAYER_TYPES:
             if not layer.urls:
                 continue
@@ -236,7 +236,7 @@ def _diff_ids(configuration: Configuration, layers: int, name: str) -> tuple[Dig
     """The diff ids of an image with this number of layers."""
     diff_ids = configuration.rootfs.diff_ids
     if len(diff_ids) != layers:
-        message = f"{name}: {layers} layers, but {len(diff_ids)} diff ids in its configuration"
+        message = f"{name}: {layers} layers, but {len(diff_ids)} diff IDs in its configuration"
         raise IntegrityError(message, hint=AGAIN)
     return diff_ids
 

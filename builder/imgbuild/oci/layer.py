@@ -79,7 +79,7 @@ def _add_content(blob: _Blob, member: Member, files: Files) -> None:
     content = member.content
     if content is None:
         message = f"{member.path} has a size of {member.size} bytes but no content"
-        raise IntegrityError(message, hint="this is a bug in imgbuild: please report it")
+        raise IntegrityError(message, hint="this is a bug in imgbuild; please report it")
     if isinstance(content, Slice) and _saves_bytes(content, member.size):
         blob.splice(content, member, files)
     else:
@@ -125,7 +125,7 @@ def _check_links(ordered: list[Member]) -> None:
             seen.add(member.path)
         elif member.kind is MemberKind.HARD and member.target not in seen:
             message = f"{member.path} is a hard link to {member.target}, which is not in the layer"
-            raise IntegrityError(message, hint="this is a bug in imgbuild: please report it")
+            raise IntegrityError(message, hint="this is a bug in imgbuild; please report it")
 
 
 class _Blob:

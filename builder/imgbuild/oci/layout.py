@@ -163,7 +163,9 @@ def refuse_others(out: Path, name: str) -> None:
         return
     names = [entry.annotations.get(REF_NAME, "") for entry in entries]
     if names and names != [name]:
-        others = ", ".join(sorted({other or "one without a name" for other in names} - {name}))
+        others = ", ".join(
+            sorted({other or "one image without a name" for other in names} - {name})
+        )
         message = (
             f"{out} contains images other than {name}: {others or f'{len(names)} of that name'}"
         )
@@ -209,7 +211,7 @@ def _check_marker(path: Path) -> None:
         message = f"cannot read {path}: {error.strerror}"
         raise IntegrityError(message, hint=REMEDY) from error
     except InputError as error:
-        message = f"{path} is damaged: it has no version of the layout"
+        message = f"{path} is damaged: the version of the layout is missing"
         raise IntegrityError(message, hint=REMEDY) from error
     if re.fullmatch(r"1\.0\.[0-9]+", version) is None:
         message = f"{path}: unsupported layout version {version!r} (expected 1.0.x)"
@@ -230,7 +232,7 @@ def check(out: Path, digest: Digest, reporter: Reporter = SILENT) -> bool:
         return False
     damaged = [layout.blob(layer.digest) for layer in layers if not intact(out, layer)]
     for path in damaged:
-        reporter.warn(f"{path} is damaged: it is replaced")
+        reporter.warn(f"replacing {path}, which is damaged")
     return not damaged
 
 

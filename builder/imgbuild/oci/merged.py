@@ -147,7 +147,7 @@ class Merged:
             return node
         kind = KINDS.get(entry.type)
         if kind is None:
-            message = f"{entry.path!r} is of the unknown type {entry.type!r}"
+            message = f"{entry.path!r} has the unknown type {entry.type!r}"
             raise IntegrityError(message, hint="the layer is not for Linux")
         return Node(kind, self._layers, entry, self._member)
 
@@ -242,7 +242,7 @@ class Merged:
         return stack
 
 
-def shown(text: str) -> str:
+def shown_path(text: str) -> str:
     """A path as valid text: bytes that are not UTF-8 are escaped."""
     return os.fsencode(text).decode("utf-8", "backslashreplace")
 

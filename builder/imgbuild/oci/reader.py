@@ -35,7 +35,7 @@ ID_LIMIT = (1 << 32) - 1  # the last one means "no user" to the kernel
 DEVICE_LIMIT = 1 << 20
 LENGTH_DIGITS = 7  # of a PAX record, which is not longer than HEADER_LIMIT
 XATTR = "SCHILY.xattr."
-REMEDY = "the layer is damaged: run `imgbuild cache verify`, then build or pull again"
+REMEDY = "the layer is damaged; run `imgbuild cache verify`, then build or pull again"
 TIME_LIMIT = 1 << 33  # seconds: the range of every file system
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # isal's type stub declares its error class as an instance.
@@ -231,7 +231,7 @@ class Reader:
                 raise
             self._refuse(str(error))  # gzip.BadGzipFile has no number
         if len(data) != length:
-            self._refuse("ends in the middle of a member")
+            self._refuse("the archive is truncated")
         return data
 
     def _refuse(self, text: str) -> NoReturn:
@@ -283,8 +283,8 @@ def inflated(
                 pass
         if ahead.digest != layer.diff_id:
             message = (
-                f"{layer.path}: its content has the digest {ahead.digest}; the image's"
-                f" configuration has the diff id {layer.diff_id}"
+                f"{layer.path}: the digest of its content is {ahead.digest}, but the image's"
+                f" configuration has the diff ID {layer.diff_id}"
             )
             raise IntegrityError(message, hint=REMEDY)
 

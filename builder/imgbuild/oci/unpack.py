@@ -273,7 +273,7 @@ class _Writer:
             kind = stat.S_IFCHR if entry.type == tarfile.CHRTYPE else stat.S_IFBLK
             os.mknod(name, kind | entry.mode, os.makedev(*entry.device), dir_fd=parent)
         else:
-            message = f"{entry.path!r} is of the unknown type {entry.type!r}"
+            message = f"{entry.path!r} has the unknown type {entry.type!r}"
             raise IntegrityError(message, hint="the layer is not for Linux")
         self._chown(name, parent, entry)
         if entry.type != tarfile.SYMTYPE:

@@ -43,7 +43,7 @@ def build_all(
         own = session.project.output(item.name)
         if only_base:
             own = contexts.base_folder(session.project, item.name)
-        place = placed(own, item.name, output, several=len(selected) > 1, form=form)
+        place = output_path(own, item.name, output, several=len(selected) > 1, form=form)
         folder = place if form == "oci" else own
         with console.step(f"building {item.name} for {', '.join(item.arches)}"):
             built = image_layout.build(
@@ -55,7 +55,7 @@ def build_all(
                 verify=session.options.verify,
                 only_base=only_base,
             )
-        made.append(delivered(built, folder, place, form, item.name))
+        made.append(deliver(built, folder, place, form, item.name))
     prune.trim(inputs.store)
     return made
 
@@ -77,7 +77,7 @@ def refuse_one_file(selected: Sequence[Selected], output: Path | None, form: str
         raise InputError(message, hint="select one target, or omit --output")
 
 
-def placed(own: Path, name: str, output: Path | None, *, several: bool, form: str) -> Path:
+def output_path(own: Path, name: str, output: Path | None, *, several: bool, form: str) -> Path:
     """The location of the image of `name`: `output` or a folder in it for several; else `own`."""
     suffix = "" if form == "oci" else f".{form}.tar"
     if output is None:
@@ -85,7 +85,7 @@ def placed(own: Path, name: str, output: Path | None, *, several: bool, form: st
     return output / f"{name}{suffix}" if several else output
 
 
-def delivered(built: BuiltImage, folder: Path, place: Path, form: str, name: str) -> BuiltImage:
+def deliver(built: BuiltImage, folder: Path, place: Path, form: str, name: str) -> BuiltImage:
     """`built`, the layout in `folder`, as an archive at `place` if requested; it is reported."""
     if form != "oci":
         archive.write(folder, place, form, name, reporter=console)

@@ -275,7 +275,7 @@ class Chooser:
             if len(better) < len(facts):  # without the Python of the nearest
                 facts = better
                 continue
-            advice, sdists = self._of_source(blocked, nearest, folder)
+            advice, sdists = self._source_packages(blocked, nearest, folder)
             if not advice:
                 break
             self._advice += advice  # exclusions may make another target the nearest
@@ -468,14 +468,14 @@ class Chooser:
     def _suggested(self, obstacle: Obstacle) -> Obstacle:
         """`obstacle` with a similar name of the catalogue, if the index lacks the package."""
         if obstacle.cause == "version" and source_only.is_nightly(obstacle.demand):
-            reason = f"{obstacle.reason}: it is a nightly build; require its wheel by URL"
+            reason = f"{obstacle.reason}, because it is a nightly build; require its wheel by URL"
             return msgspec.structs.replace(obstacle, reason=reason)
         if obstacle.cause != "name":
             return obstacle
         names = locked.packages(self._project)
         return msgspec.structs.replace(obstacle, nearest=similar(obstacle.package, names))
 
-    def _of_source(
+    def _source_packages(
         self, blocked: Sequence[Obstacle], facts: LockedFacts, folder: Path
     ) -> tuple[list[Advice], dict[str, str]]:
         """The packages with only an sdist: those that compile CUDA, and those that can be built."""

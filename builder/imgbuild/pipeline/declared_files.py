@@ -37,7 +37,7 @@ from imgbuild.wheel.tags import Tags
 
 LISTS = (".txt", ".in")
 COPIES = f"{FOLDER}/read"
-NAMED = 6  # entries of one file that are left out for one reason; --json has all
+NAMED = 6  # entries of one file that are omitted for one reason; --json has all
 
 
 class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +194,7 @@ def _located(declared: Declared, folder: Path) -> Declared:
     return msgspec.structs.replace(declared, indexes=located(declared.indexes, folder))
 
 
-def named(files: ReadFiles) -> tuple[str, ...]:
+def listed_files(files: ReadFiles) -> tuple[str, ...]:
     """The files as listed in a row of the matrix, without those included by others.
 
     Files at the root of the project are listed, except for requirements files.
@@ -278,7 +278,7 @@ def _names(items: Sequence[DeclaredName], file: str) -> list[str]:
 
 def left_out(declared: Declared) -> list[str]:
     """The unread entries with the reason: one line for each file and reason."""
-    reason = "has no name: use `NAME @ git+https://…`, or add #egg=NAME"
+    reason = "has no name; use `NAME @ git+https://…`, or add #egg=NAME"
     groups: dict[tuple[str, str], list[NotRead]] = {}
     for item in declared.not_read:
         groups.setdefault((item.place.file, item.reason), []).append(item)
@@ -315,7 +315,7 @@ def find_indexes(
 
 
 def _left_out(items: Sequence[NotRead]) -> str:
-    """Entries of one file that are left out for one reason."""
+    """Entries of one file that are omitted for one reason."""
     first, last = items[0], items[-1]
     lines = f"-{last.place.line}" if last.place.line > first.place.line else ""
     texts = list(dict.fromkeys(each.text for each in items if each.text != each.place.file))

@@ -16,7 +16,7 @@ from imgbuild.container import buildx
 from imgbuild.matrix.select import Selected
 from imgbuild.oci import layout
 from imgbuild.oci.layout import Layout
-from imgbuild.pipeline.build import placed, refuse_one_file
+from imgbuild.pipeline.build import output_path, refuse_one_file
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session
 from imgbuild.plan import current
@@ -37,7 +37,7 @@ def build_all(
     images = []
     for item in selected:
         default = session.project.below(f"build/docker/{item.name}")
-        place = placed(default, item.name, output, several=len(selected) > 1, form="oci")
+        place = output_path(default, item.name, output, several=len(selected) > 1, form="oci")
         layout.refuse_others(place, item.name)
         with temporary(session, item, dated=True) as built:
             digest = layout.write(place, _images(built, item.arches), item.name, reporter=console)

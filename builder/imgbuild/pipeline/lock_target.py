@@ -68,7 +68,7 @@ def resolve_target(project: Project, name: str, inputs: Inputs) -> Lock:
     lock = extension.make_lock(matrix, name, audited.resolutions, audited.sources)
     refuse_mode(lock)
     for drop in same_files.drops(lock) if published.project_row(matrix, name) else ():
-        console.info(f"files of {drop.package} are left out: {drop.reason}")
+        console.info(f"files of {drop.package} are omitted: {drop.reason}")
     if lock.extends is None and lock.settings.user_packages:
         text = readme.readme(lock, matrix.targets[name], project.images)
         settings = msgspec.structs.replace(lock.settings, readme=text)
@@ -173,14 +173,14 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
             lines = "\n  ".join(str(conflict) for conflict in file_conflicts)
             message = f"{lock.target} {arch}: packages have conflicting files:\n  {lines}"
             hint = (
-                "in matrix.yaml, leave out one of the packages (`exclude:`) or only its files, with"
+                "in matrix.yaml, omit one of the packages (`exclude:`) or only its files, with"
                 f" a reason, in the row {lock.target}:\n{drop_lines(lock, arch, file_conflicts)}"
             )
             raise FilesDisagree(message, hint=hint)
 
 
 def drop_lines(lock: Lock, arch: Arch, file_conflicts: Iterable[PathConflict]) -> str:
-    """Lines of `matrix.yaml` that leave out the conflicting files of one package each.
+    """Lines of `matrix.yaml` that omit the conflicting files of one package each.
 
     Packages of a published target cannot change: a package that was added is preferred.
     """

@@ -36,7 +36,10 @@ def read(lock: Lock, wheels: Sequence[Wheel], inputs: Inputs) -> dict[Sha256, Pa
         records |= packages.look(((wheel.sha256, wheel) for wheel in far), inputs.store)
     for key, wheel in files.items():
         if key not in records:
-            message = f"{wheel.package} of {lock.target} is not built: its requirements are unknown"
+            message = (
+                f"the requirements of {wheel.package} of {lock.target} are unknown, because it is"
+                " not built"
+            )
             console.warn(message)
     return records
 

@@ -51,11 +51,11 @@ def with_indexes(listed: PinList, request: SetRequest, matrix: Callable[[], Matr
         PackageDemand(package=package, spec=f"=={Version(pin.version).public}", source=pin.url)
         for package, pin in listed.pins.items()
     ]
-    indexes = _of_files(listed.indexes, demands, request, matrix, published=listed.pins)
+    indexes = _file_indexes(listed.indexes, demands, request, matrix, published=listed.pins)
     return msgspec.structs.replace(request, indexes=indexes)
 
 
-def _of_files(
+def _file_indexes(
     indexes: Sequence[DeclaredIndex],
     demands: Sequence[PackageDemand],
     request: SetRequest,
@@ -79,7 +79,7 @@ def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix])
     markers = request.machine.markers
     demands = split(declared, markers)
     if not demands.named and not demands.addressed:
-        message = f"{', '.join(declared.files)}: no package is required"
+        message = f"{', '.join(declared.files)}: no requirements found"
         raise InputError(message, hint="use a file that requires packages")
     day = declared.cut_off.day if declared.cut_off is not None else today()
     opened = [item for item in demands.named if item.pin is None]
@@ -87,7 +87,7 @@ def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix])
         f"{len(opened)} of {count(len(demands.named), 'package')} have no exact version: resolving "
         f"all of them from files uploaded before {day}"
     )
-    of_files = _of_files(declared.indexes, demands.named, request, matrix)
+    of_files = _file_indexes(declared.indexes, demands.named, request, matrix)
     indexes = indexes_of(msgspec.structs.replace(request, indexes=of_files))
     pins = {item.package: item.pin for item in demands.named if item.pin is not None}
     rules = Rules(as_of=day, tags=request.machine, pins=pins)

@@ -21,13 +21,13 @@ def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
     """
     opened_project = project_paths.find(matrix)
     if matrix is None and names and opened_project.writable:
-        opened_project = _holding(opened_project, names)
+        opened_project = _project_with_targets(opened_project, names)
     if not opened_project.writable:
         _report(opened_project.root)
     return opened_project
 
 
-def _holding(project: Project, names: Sequence[str]) -> Project:
+def _project_with_targets(project: Project, names: Sequence[str]) -> Project:
     """The catalogue if `project` has none of `names` and the catalogue has all of them."""
     catalogue = project_paths.catalogue()
     offered = catalogue.locked_targets()

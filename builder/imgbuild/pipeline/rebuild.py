@@ -18,7 +18,7 @@ from imgbuild.attest.bundle import LockBundle
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError, NothingSelected
-from imgbuild.pipeline.build import delivered, placed
+from imgbuild.pipeline.build import deliver, output_path
 from imgbuild.pipeline.session import Options
 from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
@@ -82,7 +82,7 @@ def build(
         raise NothingSelected(message, hint="omit --arch, or use another image")
     chosen = tuple(arch for arch in origin.arches if not arches or arch in arches)
     layout = require_below(Path.cwd(), Path.cwd() / "build" / name)
-    place = placed(layout, name, output, several=False, form=form)
+    place = output_path(layout, name, output, several=False, form=form)
     folder = place if form == "oci" else layout
     inputs = _inputs(origin, options)
     bundle.store_added_files(lock_bundle, inputs.store)
@@ -96,7 +96,7 @@ def build(
             processes=options.jobs,
             verify=options.verify,
         )
-    built = delivered(built, folder, place, form, name)
+    built = deliver(built, folder, place, form, name)
     prune.trim(inputs.store)
     return built
 

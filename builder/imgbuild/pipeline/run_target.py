@@ -231,9 +231,9 @@ def command(
     """
     if through == "root":
         message = (
-            "--dry-run --through root: there is no equivalent single command. imgbuild unpacks the "
-            "layers,"
-            " runs the command in its own namespaces, and removes the root folder at the end"
+            "--dry-run --through root: imgbuild unpacks the layers, runs the command in its own"
+            " namespaces, and removes the root folder at the end, for which there is no single"
+            " command"
         )
         hint = (
             "in a script, use the command without --dry-run; or --through docker, podman, apptainer"
@@ -252,7 +252,7 @@ def command(
     )
     if chosen is None and through is None:
         console.info(
-            "no engine is running: without --dry-run a root folder is used (--through root)"
+            "no engine is running; without --dry-run, a root folder is used (--through root)"
         )
     _report_ignored(request, kind)
     rootless = chosen is not None and chosen.rootless

@@ -101,7 +101,7 @@ def open_session(
     project = open_project(named, names)
     if project.writable and project.half_updated:
         console.warn(
-            f"an update of {project.root} was interrupted: run imgbuild update to finish it"
+            f"an update of {project.root} was interrupted; run imgbuild update to complete it"
         )
     return Session(
         project=project, matrix=published.load(project.matrix), options=options or Options()

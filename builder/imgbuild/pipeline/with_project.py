@@ -24,7 +24,7 @@ from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.image import PlatformImage
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.layout import ImageFiles, Layout
-from imgbuild.pipeline.build import build_all, delivered, placed, refuse_one_file
+from imgbuild.pipeline.build import build_all, deliver, output_path, refuse_one_file
 from imgbuild.pipeline.session import Session
 from imgbuild.system import files
 from imgbuild.system.amounts import count, first_of
@@ -58,11 +58,11 @@ def build(
     for item, built in zip(selected, build_all(session, selected, None), strict=True):
         name = f"{item.name}{SUFFIX}"
         folder = session.project.output(name)
-        place = placed(folder, name, output, several=len(selected) > 1, form=form)
+        place = output_path(folder, name, output, several=len(selected) > 1, form=form)
         target = place if form == "oci" else folder
         with console.step(f"adding commit {committed.commit[:12]} of {committed.folder}"):
             result = _with_layer(built, committed, target, name)
-        results.append(delivered(result, target, place, form, name))
+        results.append(deliver(result, target, place, form, name))
     return results
 
 

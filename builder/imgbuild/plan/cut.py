@@ -29,8 +29,8 @@ def cut_wheels(
     room = rules.limit - taken - rules.groups - len(alone)
     if room < 0:
         message = (
-            f"layers.limit is {rules.limit}, but base and files need {taken} layers,"
-            f" groups {rules.groups} and named packages {len(alone)}"
+            f"layers.limit is {rules.limit}, but base and files need {taken} layers, groups need"
+            f" {rules.groups}, and named packages need {len(alone)}"
         )
         raise InputError(message, hint="raise layers.limit or list fewer packages")
     # A package listed in the matrix keeps its own layer; only others go into the groups.

@@ -19,7 +19,7 @@ from imgbuild.values import Arch, Bytes, Digest
 
 DIGESTS_FILE, LOCK = "digests.json", "lock.json"
 TOGETHER = 80  # digests that are in memory at once, and the locks of those that changed
-UNREADABLE = "it needs a checkout with its history: git fetch --unshallow"
+UNREADABLE = "use a checkout with its history: git fetch --unshallow"
 
 
 class CommittedImage(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class _Commit(msgspec.Struct, frozen=True):
 
 
 def folder_of(project: Project) -> Path:
-    """The folder that has `images`; that of an editable installation is a link into a checkout."""
+    """The folder that contains `images`; in an editable installation, a link into a checkout."""
     return project.images.resolve().parent
 
 

@@ -175,7 +175,7 @@ def read_digests(images: Path, lock: Lock) -> TargetDigests:
     path = digests_path(images, lock.target)
     remedy = f"create it with: imgbuild lock {lock.target}"
     if not path.exists():
-        message = f"{path} is missing, though {lock.target} has a lock"
+        message = f"{path} is missing, although {lock.target} has a lock"
         raise LockStale(message, hint=remedy)
     return read_digests_at(path, lock, hint=remedy)
 

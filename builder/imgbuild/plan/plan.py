@@ -117,7 +117,7 @@ class VenvRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="venv
 
 
 class WheelsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="wheels"):
-    """Installed wheels, sorted by sha256. `omit`: package → patterns of paths to leave out."""
+    """Installed wheels, sorted by sha256. `omit`: package → patterns of paths to omit."""
 
     prefix: str
     python: str
@@ -388,7 +388,7 @@ def base_of(planned: Plan) -> Plan:
 
 
 def omitted(drops: Iterable[Drop], wheels: Iterable[Wheel]) -> dict[str, tuple[str, ...]]:
-    """Package → sorted patterns of the paths to leave out, by the rules `drops` for `wheels`."""
+    """Package → sorted patterns of the paths to omit, by the rules `drops` for `wheels`."""
     versions = {wheel.package: wheel.version for wheel in wheels}
     patterns: dict[str, tuple[str, ...]] = {}
     for drop in drops:
@@ -445,12 +445,12 @@ def layer_id(recipe: Recipe) -> Digest:
                 "debs": sorted(deb.sha256 for deb in recipe.debs),
             }
         case AddedFilesRecipe():  # the last of them, so that every recipe has an id
-            inputs = _of_added_files(recipe)
+            inputs = _added_file_inputs(recipe)
     kind = type(recipe).__struct_config__.tag
     return digest_of(codec.compact({**inputs, "kind": kind}))
 
 
-def _of_added_files(recipe: AddedFilesRecipe) -> dict[str, object]:
+def _added_file_inputs(recipe: AddedFilesRecipe) -> dict[str, object]:
     inputs: dict[str, object] = {
         "format": ADDED_FILES_FORMAT,
         "files": {path: [file.sha256, file.mode] for path, file in recipe.files.items()},

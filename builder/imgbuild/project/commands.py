@@ -120,7 +120,7 @@ class ShellScript:
             kind, arguments = call
             if condition:
                 text = shlex.join(words)
-                self.reading.leave_out(place, text, f"only run if {condition}")
+                self.reading.leave_out(place, text, f"runs only if {condition}")
                 return
             getattr(self, f"_{kind}")(arguments, start, end)
 
@@ -213,14 +213,14 @@ class ShellScript:
             if release:
                 self.reading.cuda_release(release, place)
             elif value != "auto":
-                self.reading.leave_out(place, f"{option}={value}", "images have builds for CUDA")
+                self.reading.leave_out(place, f"{option}={value}", "images use builds for CUDA")
         elif option in CHOICES:
             self.reading.leave_out(place, f"{option}={value}", "pass it to imgbuild if it applies")
 
     def _file(self, option: str, value: str, place: Place, scope: LineScope) -> None:
         text = f"{option} {value}"
         if "$" in value or "{" in value:
-            self.reading.leave_out(place, text, "has a variable without a value")
+            self.reading.leave_out(place, text, "contains a variable without a value")
         elif self.folder is None and not value.startswith("/"):
             self.reading.leave_out(place, text, self._elsewhere())
         elif (name := self._present(value)) is None:
@@ -249,7 +249,9 @@ class ShellScript:
         self, word: str, place: Place, scope: LineScope, *, editable: bool = False
     ) -> None:
         if "$" in word or "{" in word or "`" in word:
-            self.reading.leave_out(place, word, "has a variable whose value is not in the file")
+            self.reading.leave_out(
+                place, word, "contains a variable whose value is not in the file"
+            )
             return
         if word == "pip" or word.isdecimal():  # pip itself, and the value of an unknown option
             return
@@ -280,7 +282,7 @@ class ShellScript:
                 continue
             place = self._word_place(word, start, end)
             if "$" in word or "*" in word or word.endswith(".deb"):
-                reason = "a file" if word.endswith(".deb") else "has a variable or a pattern"
+                reason = "a file" if word.endswith(".deb") else "contains a variable or a pattern"
                 self.reading.leave_out(place, word, reason)
             else:
                 self.reading.debian_package(word, place)

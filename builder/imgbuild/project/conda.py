@@ -19,7 +19,9 @@ def read_file(reading: Reading, name: str) -> None:
         return
     place = Place(file=name)
     if not isinstance(document, dict):
-        reading.problem(place, "not a conda environment", expected="a mapping with dependencies")
+        reading.problem(
+            place, "not a conda environment", expected="a mapping with the key dependencies"
+        )
         return
     text = reading.sources.text(name)
     dependencies = document.get("dependencies") or []
@@ -35,7 +37,7 @@ def read_file(reading: Reading, name: str) -> None:
             reading.problem(place, "a dependency is not text", value=str(entry)[:60])
     variables = document.get("variables")
     if variables:
-        reason = "variables of the environment: set them under env in matrix.yaml"
+        reason = "environment variables; set them under env in matrix.yaml"
         line = line_of(text, "variables:")
         reading.leave_out(Place(file=name, line=line), "variables", reason)
 
@@ -52,7 +54,7 @@ def _pip_part(reading: Reading, entry: dict[str, Any], name: str, text: str) -> 
     for key, lines in entry.items():
         place = Place(file=name, line=line_of(text, f"{key}:"))
         if key != "pip" or not isinstance(lines, list):
-            reading.leave_out(place, str(key), "only a list for pip is read here")
+            reading.leave_out(place, str(key), "only a list of pip requirements is supported here")
             continue
         scope = requirement_lines.LineScope(above=(name,))
         for line in lines:

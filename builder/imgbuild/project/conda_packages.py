@@ -82,7 +82,7 @@ def _cuda(reading: Reading, written: str, text: str, place: Place) -> None:
     if release:
         reading.cuda_release(release[1], place)
     else:
-        reading.leave_out(place, text, "names no CUDA release")
+        reading.leave_out(place, text, "specifies no CUDA release")
 
 
 def _key(keys: str | None, name: str) -> str:

@@ -135,9 +135,11 @@ def _requirements(reading: Reading, names: list[str]) -> None:
     for name in (*files, *inner):
         if name not in reading.files and name != main:
             compiled = name.endswith(".in") and f"{name[:-3]}.txt" in reading.files
-            reason = "its compiled file is read instead" if compiled else reason_to_leave(name)
+            reason = (
+                ("the file compiled from it is read instead") if compiled else reason_to_leave(name)
+            )
             reading.leave_out(
-                Place(file=name), name, reason or f"an alternative or an addition; {NAMED}"
+                Place(file=name), name, reason or f"may be an alternative or an addition; {NAMED}"
             )
 
 
@@ -194,7 +196,7 @@ def _files(reading: Reading, folder: str, levels: int) -> Iterable[str]:
 
 
 def read_dockerfile(reading: Reading, name: str) -> None:
-    """Read a Dockerfile after all other files: adds Debian packages, bounds, its base's versions.
+    """Read a Dockerfile after all other files; adds Debian packages, bounds and base versions.
 
     If no other file declares requirements, the packages that it installs are requirements.
     """
@@ -204,7 +206,7 @@ def read_dockerfile(reading: Reading, name: str) -> None:
     if not _declares(reading):
         reading.merge(child)
         return
-    base = _of_base(reading, child)
+    base = _add_base_versions(reading, child)
     _note_missing(reading, child, name)
     for request in child.local_requests:
         if request.extras:
@@ -223,7 +225,7 @@ def read_dockerfile(reading: Reading, name: str) -> None:
     reading.merge(child)
 
 
-def _of_base(reading: Reading, child: Reading) -> list[DeclaredRequirement]:
+def _add_base_versions(reading: Reading, child: Reading) -> list[DeclaredRequirement]:
     """Add the versions in the tag of the base image, for packages that no other file names."""
     images = {each.place for each in child.images}
     named = {each.package for each in reading.requirements if each.kind == "requirement"}

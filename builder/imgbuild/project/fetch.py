@@ -70,8 +70,8 @@ def parse(text: str) -> RevisionAddress:
         revision = unquote(revision) if mark else ""
         url = parts._replace(path=before if mark else parts.path).geturl()
         if parts.password is not None:
-            message = "the URL of a git repository contains a password"
-            raise InputError(message, hint="leave it out: git's own credentials are used")
+            message = "the URL of the git repository contains a password"
+            raise InputError(message, hint="omit it and use git's credential storage")
     folder = relative(".", folder)
     if revision.startswith("-") or folder.startswith(("/", "..")):
         message = f"{text!r} is not the URL of a git repository"
@@ -101,5 +101,5 @@ def fetch(address: RevisionAddress, place: Path) -> Fetched:
     sources = ProjectFiles(place)
     if not sources.inside(address.folder) or not folder.is_dir():
         message = f"{address.url} has no folder {address.folder}"
-        raise InputError(message, hint="name a folder of the repository after #subdirectory=")
+        raise InputError(message, hint="specify a folder of the repository after #subdirectory=")
     return Fetched(folder=folder, commit=commit, not_read=tuple(submodules.missing(sources)))

@@ -38,12 +38,14 @@ PLAIN = frozenset({"ubuntu", "debian", "scratch", "nvidia/cuda", "alpine", "rock
 def read(reading: Reading, image: str, place: Place) -> None:
     """Add the versions in the tag of `image`; unknown tags are skipped with the reason."""
     if "$" in image:
-        reading.leave_out(place, f"FROM {image}", "has a variable whose value is not in the file")
+        reading.leave_out(
+            place, f"FROM {image}", "contains a variable whose value is not in the file"
+        )
         return
     repository, tag = split(image)
     if repository.startswith("nvcr.io/nvidia/pytorch"):
         reason = (
-            "NVIDIA's tag is a month: its release notes list torch and CUDA; NVIDIA's builds of"
+            "NVIDIA's tag is a month; its release notes list torch and CUDA, and its builds of"
             " torch are not on an index"
         )
         reading.leave_out(place, f"FROM {image}", reason)

@@ -38,14 +38,15 @@ HARDWARE = frozenset([
 LOCKS = ("uv.lock", "pylock.toml", "poetry.lock")
 # Files of other tools that declare requirements and are not read.
 FOREIGN = {
-    "Pipfile": "pipenv files are not read: write its packages into a requirements file",
-    "Pipfile.lock": "pipenv files are not read: `pipenv requirements` writes another",
-    "pdm.lock": "PDM locks are not read: `pdm export` writes a requirements file",
-    "pixi.toml": "pixi files are not read",
-    "pixi.lock": "pixi files are not read",
-    "conda-lock.yml": "conda locks are not read: environment.yml is",
-    "WORKSPACE": "Bazel files are not read",
-    "flake.nix": "Nix files are not read",
+    "Pipfile": "pipenv files are not supported; list the packages in a requirements file",
+    "Pipfile.lock": "pipenv files are not supported; `pipenv requirements` writes a requirements"
+    " file",
+    "pdm.lock": "PDM lock files are not supported; `pdm export` writes a requirements file",
+    "pixi.toml": "pixi files are not supported",
+    "pixi.lock": "pixi files are not supported",
+    "conda-lock.yml": "conda lock files are not supported; use environment.yml",
+    "WORKSPACE": "Bazel files are not supported",
+    "flake.nix": "Nix files are not supported",
 }
 
 

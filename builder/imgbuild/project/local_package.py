@@ -117,7 +117,7 @@ def _standard(reading: Reading, file: str, document: dict[str, Any], folder: str
         static.add("optional-dependencies")
     if "dependencies" in names:
         child = Reading(reading.sources)
-        pyproject.dynamic_requirements(child, tables, ())
+        pyproject.add_dynamic_requirements(child, tables, ())
         add_dynamic(child, folder, document)
         requires += [(each.text, each.place) for each in child.requirements]
         static |= {"dependencies"} if child.requirements else set()
@@ -187,7 +187,7 @@ def _setup_cfg(reading: Reading, file: str) -> Metadata | None:
         parser.read_string(text)
     except configparser.Error as error:
         reading.problem(Place(file=file), f"not valid: {str(error).splitlines()[0]}",
-                        expected="sections and keys as configparser reads them")  # fmt: skip
+                        expected="sections and keys that configparser can read")  # fmt: skip
         return None
     if parser.has_section("easy_install"):
         place = Place(file=file, line=line_of(text, "[easy_install]"))
@@ -239,7 +239,7 @@ def _setup_py(reading: Reading, file: str) -> Metadata | None:
         return None
     try:
         script = SetupScript(reading.sources, file)
-        metadata = _of_script(script, file)
+        metadata = _script_metadata(script, file)
     except SyntaxError as error:
         reading.problem(Place(file=file, line=error.lineno or 0), f"not Python: {error.msg}")
         return None
@@ -247,7 +247,7 @@ def _setup_py(reading: Reading, file: str) -> Metadata | None:
         reading.problem(Place(file=file), "is too large, or nested too deeply")
         return None
     if not script.line:
-        reading.leave_out(Place(file=file), "setup.py", "contains no call of setup()")
+        reading.leave_out(Place(file=file), "setup.py", "does not call setup()")
         return Metadata(file=file, dynamic=["install_requires"])
     for text_value in script.conditional:
         reading.leave_out(
@@ -256,7 +256,7 @@ def _setup_py(reading: Reading, file: str) -> Metadata | None:
     return metadata
 
 
-def _of_script(script: SetupScript, file: str) -> Metadata:
+def _script_metadata(script: SetupScript, file: str) -> Metadata:
     arguments = script.arguments
     values = Metadata(file=file)
     place = Place(file=file, line=script.line)

@@ -175,7 +175,7 @@ class ProjectFiles:
         if control:
             problem = Problem(
                 file=name,
-                message="has a control character",
+                message="contains a control character",
                 line=text.count("\n", 0, control.start()) + 1,
                 value=f"U+{ord(control[0]):04X}",
                 expected="printable text",

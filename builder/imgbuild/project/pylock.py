@@ -140,7 +140,7 @@ def _add(reading: Reading, package: Package, marker: str, place: Place, usual: s
     if package.vcs is not None:
         source = package.vcs
         if source.type != "git" or not source.url:
-            reading.leave_out(place, package.name, "only git repositories by URL are read")
+            reading.leave_out(place, package.name, "only git repositories with a URL are supported")
             return
         directory = f"#subdirectory={source.subdirectory}" if source.subdirectory else ""
         address = f"git+{source.url.removeprefix('git+')}@{source.commit_id}{directory}"

@@ -156,7 +156,7 @@ def requirements(
     for group in groups:
         for text, place in tables.group_items(group):
             settings.requirement(text, place)
-    dynamic_requirements(reading, tables, extras)
+    add_dynamic_requirements(reading, tables, extras)
 
 
 def chosen(
@@ -178,7 +178,7 @@ def chosen(
         both = sorted(picked & set(each))
         if len(both) > 1:
             place = settings.place("conflicts")
-            reading.problem(place, "these are mutually exclusive", value=" and ".join(both),
+            reading.problem(place, "these conflict with each other", value=" and ".join(both),
                             expected="one of them")  # fmt: skip
     return extras, groups
 
@@ -199,13 +199,17 @@ def check_choice(reading: Reading) -> None:
             near = difflib.get_close_matches(normalize(name), available, n=1)
             file = next((each for each in reading.files if each.endswith("pyproject.toml")), ".")
             expected = (
-                f"one of {', '.join(available)}" if available else f"no {kind}: there is none"
+                f"one of {', '.join(available)}"
+                if available
+                else f"an existing {kind}; there is none"
             )
             reading.problem(Place(file=file), f"has no {kind} {name}",
                             expected=f"{near[0]}?" if near else expected)  # fmt: skip
 
 
-def dynamic_requirements(reading: Reading, tables: ProjectTables, extras: Iterable[str]) -> None:
+def add_dynamic_requirements(
+    reading: Reading, tables: ProjectTables, extras: Iterable[str]
+) -> None:
     """Add the requirements that setuptools or a hook of hatch read from files."""
     dynamic = tables.project.get("dynamic")
     names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []

@@ -56,7 +56,7 @@ def _named(reading: Reading, files: Sequence[str]) -> None:
             reading.problem(place, "no such file")
         elif (kind := kinds.kind_of(name)) is None:
             expected = "a requirements file, pyproject.toml, a lock, setup.py, environment.yml, …"
-            reading.problem(place, "a kind of file that is not supported", expected=expected)
+            reading.problem(place, "this kind of file is not supported", expected=expected)
         elif dockerfile.is_dockerfile(name):
             discovery.read_dockerfile(reading, name)
         else:
@@ -78,5 +78,5 @@ def _error(folder: Path, reading: Reading) -> InputError:
     return InputError(
         f"{count} in the files of {folder}:{lines}",
         problems=problems,
-        hint="correct them, or pass the files to read with --from",
+        hint="correct them, or select the files to read with --from",
     )

@@ -197,7 +197,7 @@ class Reading:
         true for a conda package. `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA release.
         """
         if VARIABLE.search(text) and not _parses(text):
-            self.leave_out(place, text, "has a variable whose value is not in the file")
+            self.leave_out(place, text, "contains a variable whose value is not in the file")
             return
         try:
             requirement = parse_requirement(text)
@@ -220,7 +220,7 @@ class Reading:
                 return
             requirement.marker = requirement.marker & second if requirement.marker else second
         by_address = requirement.url is not None
-        self._without_torch_build(requirement, place)
+        self._strip_torch_build(requirement, place)
         if by_address and requirement.url is None:
             hashes = ()  # of a file that is not the one of the images
         added = DeclaredRequirement(
@@ -236,7 +236,7 @@ class Reading:
         if added not in self.requirements:
             self.requirements.append(added)
 
-    def _without_torch_build(self, requirement: Requirement, place: Place) -> None:
+    def _strip_torch_build(self, requirement: Requirement, place: Place) -> None:
         """Record the CUDA release of a local version; it is removed from PyTorch's packages."""
         clauses, changed = [], False
         wheel = addresses.wheel_version(requirement.url) if requirement.url else None
@@ -257,7 +257,7 @@ class Reading:
             clauses.append(f"{clause.operator}{clause.version.partition('+')[0]}")
             if release is None:
                 self.leave_out(
-                    place, str(requirement), f"images have builds for CUDA, not for {local}"
+                    place, str(requirement), f"images use builds for CUDA, not for {local}"
                 )
         if changed:
             requirement.specifier = SpecifierSet(",".join(clauses))
@@ -285,7 +285,7 @@ class Reading:
         # Credentials belong in ~/.netrc, not in files and output.
         url = LOGIN.sub("", url.strip())
         if VARIABLE.search(url):
-            self.leave_out(place, url, "the URL has a variable, whose value is not in the file")
+            self.leave_out(place, url, "the URL contains a variable whose value is not in the file")
             return
         if flat and not re.match(r"https?://", url):
             folder = relative(above(place.file), addresses.path(url))
@@ -303,7 +303,7 @@ class Reading:
                 reason = f"images use releases instead of nightly builds; CUDA {release} is used"
                 self.leave_out(place, url, reason)
         elif build and platforms.possible(marker):
-            self.leave_out(place, url, f"images have builds for CUDA, not for {build}")
+            self.leave_out(place, url, f"images use builds for CUDA, not for {build}")
         elif re.match(r"https?://|file:", url) and platforms.possible(marker):
             names = tuple(map(normalize, packages))
             self.indexes.append(
@@ -312,7 +312,7 @@ class Reading:
                 )
             )
         else:
-            self.leave_out(place, url, "an index without http or https")
+            self.leave_out(place, url, "an index URL without http or https")
 
     def cuda_release(self, release: str, place: Place, marker: str = "") -> None:
         """Add a CUDA release ("12.4")."""
@@ -347,7 +347,7 @@ class Reading:
             self.leave_out(place, name, "not a Debian package name")
             return
         if _INTERPRETER.fullmatch(package):
-            self.leave_out(place, package, "the image has its own Python, with pip and venv")
+            self.leave_out(place, package, "the image contains its own Python, with pip and venv")
             return
         if version:
             self.leave_out(

@@ -85,7 +85,7 @@ def _conda_export(reading: Reading, name: str, lines: Sequence[tuple[int, str]])
 def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> LineScope:
     """Read one line; returns the scope of the lines after it."""
     if VARIABLE.search(LOGIN.sub("", line) if INDEX.match(line) else line):
-        reason = "has an environment variable whose value is not in the file"
+        reason = "contains an environment variable whose value is not in the file"
         reading.leave_out(place, line, reason)
         return scope
     options, words, requirement = _options(line)
@@ -202,15 +202,15 @@ def requirement_word(
             str(pep508), place, kind=scope.kind, no_deps=scope.no_deps, hashes=hashes
         )
         return
-    word = _Word(reading, text, place, scope, tuple(hashes))
+    requirement = _UrlRequirement(reading, text, place, scope, tuple(hashes))
     if pep508 is not None:  # a path with a name
-        word.address, word.name = str(url), pep508.name
-        word.marker = str(pep508.marker or "")
-        word.extras = tuple(sorted(pep508.extras))
-    word.read(folder, editable=editable)
+        requirement.address, requirement.name = str(url), pep508.name
+        requirement.marker = str(pep508.marker or "")
+        requirement.extras = tuple(sorted(pep508.extras))
+    requirement.read(folder, editable=editable)
 
 
-class _Word:
+class _UrlRequirement:
     """A requirement by a URL or a path, with its known properties."""
 
     def __init__(
@@ -255,7 +255,7 @@ class _Word:
         address = self.address
         if not address.startswith("git+"):
             if address.startswith(REPOSITORIES):
-                self._leave_out("only repositories of git are read")
+                self._leave_out("only git repositories are supported")
                 return
             address = f"git+{address}"
         address = without_short_form(address)
@@ -278,7 +278,7 @@ class _Word:
         if name:
             self._add_address(name, self.address.partition("#")[0])
         else:
-            self._leave_out("has no name: write it as `NAME @ https://…`")
+            self._leave_out("has no name; use `NAME @ https://…`")
 
     def _path(self, folder: str) -> None:
         match = re.fullmatch(r"(.*?)(?:\[([\w.,\s-]*)\])?", self.address, flags=re.DOTALL)

@@ -6,14 +6,14 @@ from imgbuild.project.model import NotRead, Place
 from imgbuild.project.project_files import ProjectFiles, SourceProblem, relative
 
 FILE = ".gitmodules"
-SUBMODULES = "a submodule that is not fetched? `git submodule update --init` fetches it"
+SUBMODULES = "if this is a submodule, fetch it with `git submodule update --init`"
 
 
 def remedy(sources: ProjectFiles, path: str) -> str | None:
     """The command to fetch the missing submodule that contains `path`; None if there is none."""
     for each in missing(sources):
         if path == each.text or path.startswith(f"{each.text}/"):
-            return f"the submodule {each.text}: git submodule update --init {each.text}"
+            return f"fetch the submodule with `git submodule update --init {each.text}`"
     return None
 
 
@@ -30,6 +30,6 @@ def missing(sources: ProjectFiles) -> list[NotRead]:
         key, equals, value = line.partition("=")
         path = relative(".", value.strip())
         if equals and key.strip() == "path" and not sources.names(path):
-            reason = "a submodule that is not fetched: `git submodule update --init` fetches it"
+            reason = "this submodule has not been fetched; run `git submodule update --init`"
             notes.append(NotRead(place=Place(file=FILE, line=number), text=path, reason=reason))
     return notes

@@ -100,7 +100,7 @@ def read_file(
     root = _root(packages, reading, pyproject)
     if root is None:
         reason = (
-            "has no entry for this pyproject.toml: pass the member of the workspace with --from"
+            "has no entry for this pyproject.toml; pass the member of the workspace with --from"
         )
         reading.leave_out(Place(file=name), name, reason)
         return

@@ -40,7 +40,7 @@ NOT_TAKEN = frozenset([
     "extra-build-dependencies", "extra-build-variables", "config-settings",
     "config-settings-package", "dependency-metadata",
 ])  # fmt: skip
-NOT_TAKEN_REASON = "this uv setting is ignored: targets define their own"
+NOT_TAKEN_REASON = "this uv setting is ignored, because targets define their own"
 
 
 class UvSettings:
@@ -155,7 +155,9 @@ class UvSettings:
         if not left:
             return None
         if "" in inverse:
-            reason = "where its sources' markers do not apply, it would come from the index"
+            reason = (
+                "if the markers of its sources do not apply, it would be installed from the index"
+            )
             self.reading.leave_out(place, str(requirement), reason)
             return None
         return platforms.both(*inverse)
@@ -337,7 +339,7 @@ class UvSettings:
             self.reading.leave_out(
                 self.place("exclude-newer-package"),
                 "exclude-newer-package",
-                f"one cut-off applies to all packages; this names {len(packages)}",
+                f"one cut-off applies to all packages, but this one names {len(packages)}",
             )
 
 

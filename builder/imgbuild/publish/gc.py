@@ -116,7 +116,7 @@ def delete(client: Client, repository: Repository, sweep: Sweep) -> Sweep:
                     client.delete(repository, digest)
                 removed.append(image)
             else:
-                client.reporter.warn(f"{image.digest} is kept: it has another tag now")
+                client.reporter.warn(f"{image.digest} is kept, because it now has another tag")
             bar.advance(1)
     return msgspec.structs.replace(sweep, old=tuple(removed), deleted=True)
 

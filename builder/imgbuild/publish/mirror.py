@@ -232,9 +232,9 @@ def _refuse_damaged(path: Path, item: Input, store: Store) -> None:
         intact = hashlib.file_digest(file, "sha256").hexdigest() == item.sha256
     if not intact:
         store.drop_damaged(path)
-        message = f"{path} was damaged and has been removed: it is not {item.file} of the lock"
+        message = f"removed {path}, which was damaged: it does not match {item.file} in the lock"
         raise IntegrityError(
-            message, hint="run the command again to fetch the file; check the disk"
+            message, hint="check the disk, and run the command again to download the file"
         )
 
 

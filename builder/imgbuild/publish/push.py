@@ -141,7 +141,7 @@ def work(
     named = [parse_repository(text) for text in mounts]
     for other in named:
         if other.host != repository.host:
-            message = f"--mount-from {other}: a registry mounts only its own layers"
+            message = f"--mount-from {other}: a registry can mount only its own layers"
             raise InputError(message, hint=f"use a repository of {repository.host}")
     if session.matrix.registry is not None:
         named.append(parse_repository(session.matrix.registry))
@@ -206,7 +206,9 @@ def _exists(work: PushContext, blob: PlannedBlob) -> bool:
     size = work.client.has(work.repository, blob.digest)
     if size is not None and size != blob.size:
         shown = f"{blob.name} ({blob.digest})"
-        message = f"{work.repository} has {shown} with {size} bytes; digests.json has {blob.size}"
+        message = (
+            f"{work.repository} has {shown} with {size} bytes, but digests.json has {blob.size}"
+        )
         raise IntegrityError(message, hint="delete that blob in the registry and push again")
     return size is not None
 

@@ -30,7 +30,7 @@ class PlannedBlob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The uploads of a push of one target: each blob once, bottom layers first; manifests; tags.
+    """The uploads for one target: each blob once, bottom layers first, then manifests and tags.
 
     `top` is the document of the tags. `only_base`: an image with only the layers of the base.
     """

@@ -23,7 +23,7 @@ ATTACHED = re.compile(r"sha256-([0-9a-f]{64})(?:\.[A-Za-z0-9]+)?")
 
 
 class Tag(msgspec.Struct, frozen=True, kw_only=True):
-    """A tag, and its previous digest: none (""), another, or the same."""
+    """A tag and its previous digest, which is "" for a new tag."""
 
     name: str
     digest: Digest

@@ -105,7 +105,7 @@ def put(
     if (
         there
         and client.resolve(repository.with_digest(digest)) is not None
-        and whole(client, repository, contents)
+        and has_all_blobs(client, repository, contents)
     ):
         return digest
     for content in contents:
@@ -163,7 +163,7 @@ class BlobReader:
         return self._kept[layer.digest]
 
 
-def whole(client: Client, repository: Repository, contents: Collection[bytes]) -> bool:
+def has_all_blobs(client: Client, repository: Repository, contents: Collection[bytes]) -> bool:
     """Whether `repository` has all blobs of `contents`."""
     return all(client.has(repository, digest_of(content)) == len(content) for content in contents)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.http.client import Authorizer, Http, Refused
-from imgbuild.http.credentials import Login, bare, host, origin
+from imgbuild.http.credentials import Login, host, origin, without_login
 from imgbuild.http.request import Request
 from imgbuild.registry import hosts, logins, tokens
 from imgbuild.registry.hosts import Endpoint
@@ -90,7 +90,7 @@ class RegistryAuthorizer(Authorizer):
     def addressed(self, request: Request) -> Request:
         """`request` with its endpoint's URL and scope, anonymous for any other server."""
         if not request.server:
-            endpoint = self._endpoint(bare(request.url))
+            endpoint = self._endpoint(without_login(request.url))
             if endpoint is None:
                 return request
             scopes = request.scopes or _scopes(request.url, endpoint)
@@ -123,7 +123,7 @@ class RegistryAuthorizer(Authorizer):
 
         failure = http.refusal(request, response)
         failures = _failures(http, response)
-        words = http.credentials.scrub("; ".join(_worded(entry) for entry in failures))
+        words = http.credentials.scrub("; ".join(_failure_text(entry) for entry in failures))
         if isinstance(failure, Transient):
             failure.reason += f" ({words})" if words else ""
             return failure
@@ -131,7 +131,7 @@ class RegistryAuthorizer(Authorizer):
             return failure
         hint = failure.hint
         if failure.denied:
-            hint = f"docker login {host(request.url)}, with an account that has this permission"
+            hint = f"run docker login {host(request.url)} with an account that has this permission"
             if request.anonymous:
                 hint = (
                     f"{host(request.server)} redirected to {host(request.url)}, which does not "
@@ -282,6 +282,6 @@ def _with(request: Request, grant: AcceptedHeader | None) -> Request:
     return msgspec.structs.replace(request, headers=headers)
 
 
-def _worded(failure: Failure) -> str:
+def _failure_text(failure: Failure) -> str:
     parts = (" ".join(part.split())[:200] for part in (failure.code, failure.message))
     return ": ".join(part for part in parts if part)

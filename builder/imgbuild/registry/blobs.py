@@ -49,7 +49,7 @@ def has(
         else:
             if size is not None:
                 return size
-    message = f"{shown}: the registry does not state the size"
+    message = f"{shown}: the registry does not report the size"
     raise FetchFailed(message)
 
 
@@ -130,5 +130,8 @@ def locked_blob(repository: Repository, descriptor: Descriptor) -> LockedFile:
 
 
 def _mismatch(repository: Repository, descriptor: Descriptor, actual: str) -> IntegrityError:
-    message = f"{repository}: expected {descriptor.size} bytes, {descriptor.digest}, found {actual}"
+    message = (
+        f"{repository}: expected {descriptor.size} bytes with the digest {descriptor.digest}, but"
+        f" received {actual}"
+    )
     return IntegrityError(message, hint=REFUSED)

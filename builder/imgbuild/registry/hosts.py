@@ -85,7 +85,8 @@ def endpoints(
                 for endpoint in host_endpoints:
                     if not endpoint.certificates.verify:
                         reporter.warn(
-                            f"{described}: skip_verify: {endpoint.address} is not verified"
+                            f"{described}: the certificate of {endpoint.address} is not verified,"
+                            " because skip_verify is set"
                         )
                 return host_endpoints
             certificates = _dockers(folder)
@@ -108,7 +109,7 @@ def context(certificates: Certificates) -> ssl.SSLContext:
     except OSError as error:  # includes ssl.SSLError
         message = f"cannot use the certificate {place}: {error.strerror or error}"
         raise InputError(
-            message, hint="it must be PEM; a client certificate also needs its key"
+            message, hint="it must be in PEM format; a client certificate also needs its key"
         ) from error
     if not certificates.verify:
         tls_context.check_hostname = False
@@ -142,7 +143,7 @@ def _described(host: str, address: str, file: Path) -> tuple[Endpoint, ...]:
         document = msgspec.convert(tomllib.loads(boundary.content(file).decode()), _Document)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         message = f"{file}: {error}"
-        raise InputError(message, hint="the format is that of containerd's hosts.toml") from error
+        raise InputError(message, hint="use the format of containerd's hosts.toml") from error
     except OSError as error:
         message = f"cannot read {file}: {error.strerror}"
         raise InputError(message) from error

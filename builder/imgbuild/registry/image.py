@@ -110,9 +110,9 @@ def platform(source: InRegistry, arch: Arch | None) -> PlatformImage:
 def _require_type(media_type: str, reference: Reference) -> None:
     if media_type not in TYPES:
         message = (
-            f"{reference} is of the type {media_type}, which an OCI layout cannot contain unchanged"
+            f"{reference} has the type {media_type}, which an OCI layout cannot contain unchanged"
         )
-        raise InputError(message, hint="use an OCI image; skopeo copy converts others")
+        raise InputError(message, hint="use an OCI image, or convert this one with skopeo copy")
 
 
 def _entry(reference: Reference, entries: Sequence[Descriptor], arch: Arch) -> Descriptor:

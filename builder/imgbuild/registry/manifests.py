@@ -31,7 +31,7 @@ BLOB_UNKNOWN = "MANIFEST_BLOB_UNKNOWN"  # the distribution specification's code
 TYPES = (documents.INDEX, documents.MANIFEST, documents.DOCKER_INDEX, documents.DOCKER_MANIFEST)
 ACCEPT = ", ".join(TYPES)
 LIMIT = 16 * 1024 * 1024  # registries need not accept more than 4
-REFUSED = "the registry serves other content for this digest: do not use it"
+REFUSED = "do not use it, because the registry serves other content for this digest"
 
 
 class NotFound(Refused):
@@ -39,7 +39,9 @@ class NotFound(Refused):
 
     def __init__(self, what: object, refused: Refused) -> None:
         message = f"{what} not found: {refused.message}"
-        super().__init__(message, status=404, hint="list existing images: imgbuild registry ls")
+        super().__init__(
+            message, status=404, hint="to list existing images, run: imgbuild registry ls"
+        )
 
 
 @contextlib.contextmanager
@@ -147,7 +149,7 @@ def put(
         reported = descriptor.digest if descriptor is not None else "nothing"
     if reported == "nothing" or (reported.startswith("sha256:") and reported != digest):
         message = f"{repository.host} stored {reported} for {named}, which was uploaded as {digest}"
-        hint = "do not use this tag: push the image again, or contact the registry's administrator"
+        hint = "do not use this tag; push the image again, or contact the registry's administrator"
         raise IntegrityError(message, hint=hint)
     return digest, bool(subject)
 
@@ -179,7 +181,8 @@ def delete(http: RegistryHttp, reference: Reference) -> bool:
             return False
         if refused.status == 405:
             hint = (
-                "enable deletion in the registry: for docker-registry storage.delete.enabled: true"
+                "enable deletion in the registry; for docker-registry, set storage.delete.enabled:"
+                " true"
             )
             raise FetchFailed(refused.message, hint=hint) from None
         raise

@@ -145,7 +145,7 @@ def _refuse_unencrypted(realm: str, url: str, registry_login: RegistryLogin) -> 
         and origin(realm) != origin(url)
         and registry_login.secrets
     ):
-        message = f"{host(url)} requests credentials at {origin(realm)}, which has no TLS"
+        message = f"{host(url)} requests credentials at {origin(realm)}, which does not use TLS"
         raise FetchFailed(
             message, hint="contact the registry's administrator; the credentials were not sent"
         )

@@ -78,7 +78,9 @@ class UploadBody:
                         message = (
                             f"{self._source.digest} does not have the {self._source.size} bytes"
                         )
-                        raise IntegrityError(message, hint="the file has changed: create it again")
+                        raise IntegrityError(
+                            message, hint="create the file again, because it has changed"
+                        )
                     left -= len(piece)
                     self._advance(len(piece))
                     yield piece
@@ -192,7 +194,9 @@ class _Upload:
         try:
             mounted = self._begin({"mount": self._source.digest, "from": other.name})
         except Refused as refused:
-            self._http.reporter.detail(f"{refused.message}; not mounted from {other}")
+            self._http.reporter.detail(
+                f"{refused.message}; the layer is sent instead of mounted from {other}"
+            )
             mounted = False
         self._scopes = (pushing(self._repository.name),)
         if mounted and self._is_stored():
@@ -284,7 +288,7 @@ class _Upload:
             self._cancel()
             if not self._resumed:
                 message = f"{self._shown}: the registry received different bytes: {refused.reason}"
-                hint = "the file does not match its digest: create it again"
+                hint = "create the file again, because it does not match its digest"
                 raise IntegrityError(message, hint=hint)
             # otherwise the offset reported by the registry may be wrong: restart
         elif refused.status not in (404, 410, 416) or self._location is None:
@@ -337,7 +341,7 @@ class _Upload:
 
     def _check(self) -> None:
         if not self._is_stored():
-            message = f"{self._shown}: the registry accepted it but does not have it"
+            message = f"{self._shown}: the registry accepted the upload, but does not have the blob"
             raise IntegrityError(
                 message, hint="contact the registry's administrator: nothing was tagged"
             )
@@ -373,4 +377,6 @@ def _received_size(response: Response) -> int | None:
 def _same_size(repository: Repository, source: BlobSource, actual: int) -> None:
     if actual != source.size:
         message = f"{repository} has {actual} bytes as {source.digest} (expected {source.size})"
-        raise IntegrityError(message, hint="the registry is damaged: contact its administrator")
+        raise IntegrityError(
+            message, hint="contact the registry's administrator, because its storage is damaged"
+        )

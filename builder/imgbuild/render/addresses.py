@@ -32,7 +32,7 @@ def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = 
         if not urls:
             place = indexes.place(package)
             message = f"{locked.file} is no longer on the index {place.name}"
-            raise FetchFailed(message, hint="imgbuild build still works if the cache has the file")
+            raise FetchFailed(message, hint="imgbuild build works if the file is in the cache")
         return _public(urls[0], locked)
 
     return _address
@@ -42,11 +42,11 @@ def _public(url: str, locked: LockedFile) -> str:
     parts = urllib.parse.urlsplit(url)
     if url.startswith(GIT):
         message = f"{locked.file} is built from {url}, so it cannot be downloaded"
-        hint = "choose a format with a folder of wheels: a Dockerfile without --online"
+        hint = "use a format with a folder of wheels, such as a Dockerfile without --online"
         raise InputError(message, hint=hint)
     if parts.scheme not in ("http", "https"):
         message = f"{locked.file} comes from a local folder, which other machines cannot access"
-        hint = "choose a format with a folder of wheels: a Dockerfile without --online"
+        hint = "use a format with a folder of wheels, such as a Dockerfile without --online"
         raise InputError(message, hint=hint)
     host = parts.netloc.rpartition("@")[2]
     return urllib.parse.urlunsplit(parts._replace(netloc=host, fragment=""))

@@ -21,10 +21,10 @@ def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
         fitting = target_wheels.get((wheel.package, wheel.version), wheel)
         if not _runs(fitting, arch):
             message = (
-                f"{lock.target}: {built.sdist.file} cannot be built on {arch}: its build needs"
-                f" {wheel.package} {wheel.version}, and the lock has only {wheel.file}"
+                f"{lock.target}: {built.sdist.file} cannot be built on {arch}: its build requires"
+                f" {wheel.package} {wheel.version}, but the lock has only {wheel.file}"
             )
-            hint = "use a wheel that is already built: imgbuild build --only wheels"
+            hint = "use prebuilt wheels: imgbuild build --only wheels"
             raise InputError(message, hint=hint)
         wheels.append(fitting)
     return tuple(wheels)

@@ -70,7 +70,7 @@ def stale(project: Project, target: str, expected: dict[str, bytes]) -> list[str
         ]
     others = sorted(present - expected.keys())
     return problems + [
-        f"{folder.path / name} is not used by any step: remove it" for name in others
+        f"{folder.path / name} is not used by any step, so it can be removed" for name in others
     ]
 
 

@@ -23,8 +23,10 @@ def compose(container: ContainerSettings, comment: str) -> str:
     _require_device(container)
     _require_one_node(container, "compose")
     if container.rdma and container.ports:
-        message = "--port and --rdma cannot be combined: RDMA needs the network of the host"
-        raise InputError(message, hint="leave --port out; the ports of the host are used")
+        message = (
+            "--port and --rdma cannot be combined, because RDMA requires the network of the host"
+        )
+        raise InputError(message, hint="omit --port, because the ports of the host are used")
     kernels = f"kernels-{container.digest.partition(':')[2][:12]}"
     service: dict[str, Any] = {"image": container.image, "init": True}
     if container.arch is not None:
@@ -70,8 +72,11 @@ def devcontainer(container: ContainerSettings) -> str:
     _require_device(container)
     _require_one_node(container, "devcontainer")
     if container.command:
-        message = "--format devcontainer: a dev container has no command; the editor starts it"
-        raise InputError(message, hint="leave out what follows --")
+        message = (
+            "--format devcontainer: a dev container accepts no command, because the editor starts"
+            " it"
+        )
+        raise InputError(message, hint="omit the command after --")
     wrong = [f"--env {name}" for name, value in container.env.items() if "${" in value]
     if wrong:
         message = (
@@ -128,11 +133,11 @@ def _platform(arch: Arch) -> str:
 
 def _require_one_node(container: ContainerSettings, form: str) -> None:
     if container.nodes > 1:
-        message = f"--format {form} is for one machine, not for --nodes {container.nodes}"
+        message = f"--format {form} supports one machine, not --nodes {container.nodes}"
         raise InputError(message, hint="use --format jobset or kuberay, or imgbuild slurm")
 
 
 def _require_device(container: ContainerSettings) -> None:
     if container.rdma and not container.rdma.startswith("/dev/"):
-        message = f"--rdma {container.rdma}: a Kubernetes resource; here a device is expected"
-        raise InputError(message, hint="such as --rdma /dev/infiniband")
+        message = f"--rdma {container.rdma}: expected a device, not a Kubernetes resource"
+        raise InputError(message, hint="for example: --rdma /dev/infiniband")

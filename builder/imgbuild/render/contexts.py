@@ -140,7 +140,7 @@ def _expected_digests(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
                 message = f"{lock.target}: {wheel.file!r} is not a wheel name"
                 raise IntegrityError(message, hint=f"imgbuild lock {lock.target}")
             if digests.setdefault(wheel.file, wheel.sha256) != wheel.sha256:
-                message = f"{lock.target}: two different wheels are called {wheel.file}"
+                message = f"{lock.target}: two different wheels have the name {wheel.file}"
                 raise IntegrityError(message, hint="build one architecture at a time, with --arch")
     return digests
 
@@ -150,7 +150,9 @@ def _refuse_others(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         if not _is_wheel(path) and path.name != LOCK:
             message = f"{folder} is not a folder of wheels: it contains {path.name}"
-            raise InputError(message, hint="name another folder with --output, or empty this one")
+            raise InputError(
+                message, hint="specify another folder with --output, or empty this one"
+            )
 
 
 def _is_wheel(path: Path) -> bool:

@@ -255,7 +255,9 @@ def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
             _ = member.content.decode() if isinstance(member.content, bytes) else ""
         except UnicodeDecodeError as error:
             message = f"/{member.path} is not UTF-8, so it cannot be written next to a Dockerfile"
-            raise InputError(message, hint="the embedded builder supports any file") from error
+            raise InputError(
+                message, hint="use the embedded builder, which supports any file name"
+            ) from error
     return tuple(member for member in additions if member.kind is not MemberKind.FOLDER)
 
 

@@ -29,7 +29,7 @@ _RESERVED = frozenset(
 def job(container: ContainerSettings, comment: str) -> str:
     """A Job on one node."""
     if container.nodes > 1:
-        message = f"--format k8s-job is for one node, not for --nodes {container.nodes}"
+        message = f"--format k8s-job supports one node, not --nodes {container.nodes}"
         raise InputError(message, hint="use --format jobset, or kuberay for Ray")
     _require_command(container, "k8s-job")
     return container_yaml.document(job_value(container), _comment(container, comment))
@@ -221,9 +221,9 @@ def _limits(container: ContainerSettings) -> dict[str, Any]:
     if container.rdma:
         if container.rdma.startswith("/"):
             message = (
-                f"--rdma {container.rdma}: a device; here a device plugin's resource is expected"
+                f"--rdma {container.rdma}: expected the resource of a device plugin, not a device"
             )
-            raise InputError(message, hint="such as --rdma rdma/ib")
+            raise InputError(message, hint="for example: --rdma rdma/ib")
         limits[container.rdma] = 1
     return limits
 
@@ -231,8 +231,8 @@ def _limits(container: ContainerSettings) -> dict[str, Any]:
 def _gpus(container: ContainerSettings) -> int:
     """The GPUs of a node: 1 by default."""
     if container.gpus is True:
-        message = "--gpus all: Kubernetes needs a number"
-        raise InputError(message, hint="such as --gpus 8, for each node")
+        message = "--gpus all: Kubernetes requires a number"
+        raise InputError(message, hint="for example: --gpus 8, per node")
     return 1 if container.gpus is None else int(container.gpus)
 
 
@@ -243,5 +243,5 @@ def _escaped(text: str) -> str:
 
 def _require_command(container: ContainerSettings, form: str) -> None:
     if not container.command:
-        message = f"--format {form}: no command; add it after --"
-        raise InputError(message, hint="such as: -- python train.py")
+        message = f"--format {form} requires a command; add it after --"
+        raise InputError(message, hint="for example: -- python train.py")

@@ -45,7 +45,7 @@ def reference(dockerfile: Dockerfile, lock: Lock, registry: str | None) -> str:
     if lock.base.kind == "registry":
         return lock.base.image
     if registry is None:
-        message = f"{dockerfile.target}: no registry has its base {dockerfile.base.name}"
+        message = f"{dockerfile.target}: its base {dockerfile.base.name} is not in a registry"
         hint = (
             f"push the base first (imgbuild push {dockerfile.target} HOST/NAME --only base),"
             " then pass"

@@ -72,7 +72,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         )
         self.globals = {}
         self.filters = {name: JINJA_FILTERS[name] for name in FILTERS}
-        self.filters |= {name: _of_texts(function) for name, function in filters.items()}
+        self.filters |= {
+            name: _accepting_plain_texts(function) for name, function in filters.items()
+        }
         self.filters |= {"list": self._listed, "join": self._joined, "batch": self._batched}
         self.filters |= {"_each": self._each, "_concat": self._concat}
         # A computation on a value counts as the value, and as the result.
@@ -132,7 +134,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _count_steps(self, amount: int) -> None:
         self._spent += amount
         if self._spent > LIMIT:
-            message = f"it repeats too much, or writes more than {LIMIT >> 20} MB"
+            message = f"it repeats too often, or writes more than {LIMIT >> 20} MB"
             raise jinja2.TemplateRuntimeError(message)
 
     def _counted(self, value: Any) -> Any:
@@ -149,9 +151,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def _counting_all(self, functions: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: self._counting(function) for name, function in functions.items()}
+        return {name: self._with_counted_values(function) for name, function in functions.items()}
 
-    def _counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _with_counted_values(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The filter or test `function`, whose arguments and result are counted."""
 
         @functools.wraps(function)  # with Jinja's mark of functions that get the environment
@@ -237,7 +239,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return Markup(text)  # noqa: S704  # it was quoted, or is a plain word
 
 
-def _of_texts(function: Callable[..., object]) -> Callable[..., object]:
+def _accepting_plain_texts(function: Callable[..., object]) -> Callable[..., object]:
     """`function` for plain strings: markupsafe's strings, returned by macros, escape added text."""
 
     def _called(*args: Any, **kwargs: Any) -> object:

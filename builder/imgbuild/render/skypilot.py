@@ -48,15 +48,15 @@ def _problems(container: ContainerSettings) -> list[str]:
     form = "--format skypilot"
     wrong = []
     if not container.command:
-        wrong.append(f"{form}: no command; add it after --, as in: -- python train.py")
+        wrong.append(f"{form} requires a command; add it after --, for example: -- python train.py")
     if container.gpus is True:
-        wrong.append("--gpus all: SkyPilot needs a number, such as --gpus 8 for each node")
+        wrong.append("--gpus all: SkyPilot requires a number, such as --gpus 8 per node")
     if not container.gpu and container.gpus != 0:
         wrong.append(f"{form}: SkyPilot chooses machines by GPU: add --gpu H100, or --gpus 0")
     if container.gpu and container.gpus == 0:
         wrong.append("--gpu and --gpus 0 cannot be combined")
     if container.shared:
-        wrong.append("--shared: SkyPilot sets the shared memory itself; leave it out")
+        wrong.append("--shared: SkyPilot sets the shared memory itself; omit it")
     if container.rdma:
-        wrong.append("--rdma: SkyPilot chooses the network; leave it out")
+        wrong.append("--rdma: SkyPilot chooses the network; omit it")
     return wrong

@@ -135,7 +135,7 @@ def _texts(members: Mapping[Arch, Sequence[Member]], path: str) -> set[bytes]:
 
 def _content(member: Member) -> bytes:
     if not isinstance(member.content, bytes):
-        message = f"{member.path} is not a text file of imgbuild"
+        message = f"{member.path} is not one of imgbuild's text files"
         raise TypeError(message)
     return member.content
 

@@ -214,8 +214,8 @@ def _container(
     whole = set(arches) == set(lock.arch)
     digest = digests.digest if whole else digests.arch[arches[0]].manifest
     if len(arches) > 1 and not whole:
-        message = f"{lock.target}: {' and '.join(arches)} have no digest in common"
-        raise InputError(message, hint="name one architecture with --arch, or none")
+        message = f"{lock.target}: {' and '.join(arches)} do not share a digest"
+        raise InputError(message, hint="specify one architecture with --arch, or none")
     registry = options.registry or matrix.registry
     if registry:
         image = f"{parse_repository(registry)}@{digest}"

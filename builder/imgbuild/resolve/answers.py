@@ -228,7 +228,7 @@ def outcomes_on(
 
 
 def warnings_of(report: Report) -> tuple[str, ...]:
-    """The warnings of an audit, except on version windows: the quick audit reports those."""
+    """The warnings of an audit, except for version windows, which the quick audit reports."""
     return tuple(
         f"{finding.message} ({finding.where})"
         for finding in report.findings

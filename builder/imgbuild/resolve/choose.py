@@ -234,7 +234,9 @@ def ranked(
     classes: dict[int, list[LockedFacts]] = {}
     for each in facts:
         classes.setdefault(_python_class(declared, each.python), []).append(each)
-    facts = [each for group in classes.values() for each in _of_torch(group, cuda, demands)]
+    facts = [
+        each for group in classes.values() for each in _with_required_torch(group, cuda, demands)
+    ]
     by_name = {each.target: each for each in facts}
     order = _Order(declared, by_name, demands, cuda)
     candidates = sorted(
@@ -315,7 +317,7 @@ def _reversed_day(day: str) -> int:
     return -int(day.replace("-", "") or 0)
 
 
-def _of_torch(
+def _with_required_torch(
     facts: Sequence[LockedFacts], cuda: Collection[str], demands: DemandsFor
 ) -> list[LockedFacts]:
     """For a project that pins torch: the targets with that minor release, else the nearest ones.

@@ -24,7 +24,7 @@ from imgbuild.solve import torch as torches
 from imgbuild.solve.torch import READERS, TORCH, TorchBuild
 from imgbuild.system.threads import each
 from imgbuild.values import normalize
-from imgbuild.wheel.build_tag import build_tag
+from imgbuild.wheel.local_version import local_version_label
 
 STEPS = 6  # of an explanation
 
@@ -174,14 +174,14 @@ def learned_words(entry: Constraint, version: str) -> str:
 def window_words(entry: Constraint) -> str:
     """A version window that a package declares but only warns about, as a sentence."""
     return (
-        f"{entry.package} {entry.read_in} is made for {entry.needs} according to its code"
+        f"{entry.package} {entry.read_in} is written for {entry.needs}, according to its code"
         f" ({entry.file}:{entry.line})"
     )
 
 
 def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
     """The demand on torch of a wheel whose version states the torch it is compiled for."""
-    tag = build_tag(str(version))
+    tag = local_version_label(str(version))
     if tag.torch:
         words = f"{package} {version} is compiled for torch {tag.torch}, according to its version"
         yield Demand(
@@ -314,7 +314,7 @@ class _Search:
         if pin is not None and (reason := refusal.of_pin(catalogue, package, pin)):
             return [reason]
         if not versions:
-            return [f"{package}: {refusal.nothing(catalogue, package)}"]
+            return [f"{package}: {refusal.of_package(catalogue, package)}"]
         if len(core) == 1:
             return [refusal.of_range(catalogue, package, spec)]
         return []
@@ -330,12 +330,12 @@ class _Search:
             suffix = f" for CUDA {self.cuda}" if self.cuda else " for any CUDA"
             return [f"none of these is built{suffix}", has]
         if len(core) > 1:
-            return [text for text in map(self._of_abi, core) if text]
+            return [text for text in map(self._abi_reason, core) if text]
         pin = _exact(core[0].spec)
         reason = refusal.of_pin(self.facts.catalogue, TORCH, pin) if pin else None
         return [reason or has]
 
-    def _of_abi(self, demand: Demand) -> str:
+    def _abi_reason(self, demand: Demand) -> str:
         """Why a compiled package requires exactly one torch; "" if `demand` is not of that kind."""
         left = (
             self.left(demand.dependent, self.demands.get(demand.dependent, ()))
@@ -366,11 +366,11 @@ def conflict(
         return _unknown_cuda(facts, demands, cuda, clash)
     if clash is None or not clash.cuda or cuda is None:
         return clash
-    return msgspec.structs.replace(clash, reasons=(_of_cuda(cuda, row), *clash.reasons))
+    return msgspec.structs.replace(clash, reasons=(_cuda_reason(cuda, row), *clash.reasons))
 
 
-def _of_cuda(cuda: str, row: str) -> str:
-    return f"the target {row} is for CUDA {cuda}" if row else f"you asked for CUDA {cuda}"
+def _cuda_reason(cuda: str, row: str) -> str:
+    return f"the target {row} is for CUDA {cuda}" if row else f"you require CUDA {cuda}"
 
 
 def _unknown_cuda(
@@ -403,7 +403,7 @@ def demand(
     package: str, spec: str, words: str | None = None, extras: tuple[str, ...] = ()
 ) -> Demand:
     """A request of the user."""
-    words = words or f"you asked for {package}{spec}"
+    words = words or f"you require {package}{spec}"
     return Demand(package=package, spec=spec, words=words, extras=extras)
 
 

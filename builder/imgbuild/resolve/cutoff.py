@@ -40,7 +40,7 @@ def derived(
     for requested in request.requests:
         if not requested.spec:
             continue
-        day = _of_index(requested, request, matrix, context) or _of_locks(
+        day = _index_date(requested, request, matrix, context) or _lock_date(
             requested, project, matrix
         )
         if day is None and requested.pin is not None:
@@ -49,7 +49,7 @@ def derived(
     return min(today, max(days))
 
 
-def _of_index(
+def _index_date(
     requested: RequestedPackage, request: ResolveRequest, matrix: Matrix, context: Context
 ) -> datetime.date | None:
     name = request.indexes.get(requested.package, matrix.default_index)
@@ -75,7 +75,7 @@ def first_upload(files: Sequence[IndexFile], spec: str) -> datetime.datetime | N
     return min(times, default=None)
 
 
-def _of_locks(
+def _lock_date(
     requested: RequestedPackage, project: Project, matrix: Matrix
 ) -> datetime.date | None:
     days = [

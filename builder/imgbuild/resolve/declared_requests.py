@@ -56,8 +56,8 @@ def python_of(declared: Declared, request: ResolveRequest, matrix: Matrix) -> st
     if accepted:
         return accepted[0]
     specs = ", ".join(f"{item.spec} ({item.place})" for item in declared.python)
-    message = f"the files require Python {specs}; the bases have {', '.join(offered)}"
-    raise InputError(message, hint="to resolve for another Python anyway: --python X.Y")
+    message = f"the files require Python {specs}, but the bases have {', '.join(offered)}"
+    raise InputError(message, hint="to resolve for another Python anyway, pass --python X.Y")
 
 
 def requested(
@@ -77,7 +77,7 @@ def requested(
     for (package, spec, extras), arches in machines.items():
         if package in requests:
             message = f"the files require other versions of {package} on {', '.join(arches)}"
-            raise InputError(message, hint="resolve for each architecture alone: --arch")
+            raise InputError(message, hint="resolve for each architecture separately with --arch")
         requests[package] = RequestedPackage(
             package=package,
             spec=spec,

@@ -66,13 +66,13 @@ def remove(path: Path, name: str, packages: Sequence[str], system: Sequence[str]
         for package in packages:
             former = _remove(row, normalize(package))
             if former is None:
-                message = f"{path}: targets.{name} does not add {package}"
+                message = f"{path}: {package} is not an addition of targets.{name}"
                 raise InputError(message, hint=_listed(row))
             changes.append(f"{former} removed from {name}")
         for deb in system:
             debs = row.get("packages") or []
             if deb not in debs:
-                message = f"{path}: targets.{name} does not add the Debian package {deb}"
+                message = f"{path}: the Debian package {deb} is not an addition of targets.{name}"
                 raise InputError(message, hint=_listed(row))
             debs.remove(deb)
             _drop_empty(row, "packages")
@@ -87,8 +87,8 @@ def _listed(row: Row) -> str:
     debs = list(row.get("packages") or ())
     words = [f"it adds {', '.join(names)}"] if names else []
     words += [f"Debian packages {', '.join(debs)}"] if debs else []
-    hint = "; ".join(words) or "it adds nothing"
-    return f"{hint}; to leave out a requirement of the project's files, use `exclude:`"
+    hint = "; ".join(words) or "it has no additions"
+    return f"{hint}; to omit a requirement of the project's files, use `exclude:`"
 
 
 def _lines(row: Row) -> list[str]:
@@ -143,7 +143,7 @@ class RowMove(msgspec.Struct, frozen=True, kw_only=True):
     image: bool = True
 
 
-def moved(path: Path, data: bytes, move: RowMove) -> bytes:
+def apply_move(path: Path, data: bytes, move: RowMove) -> bytes:
     """The matrix `data` of `path` after `move`; nothing is written."""
 
     def _edit(document: Row) -> None:

@@ -28,13 +28,13 @@ def explained(error: NoSolution, problem: SolveProblem) -> NoSolution:
     try:
         overlay = problem.overlay
         if overlay is None:
-            return _of_target(error, problem)
-        return _of_added(error, problem, overlay.published)
+            return _target_error(error, problem)
+        return _extension_error(error, problem, overlay.published)
     except ImgbuildError:
         return error  # an error of the explanation is not the reason of the failure
 
 
-def _of_target(error: NoSolution, problem: SolveProblem) -> NoSolution:
+def _target_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
     query = query_of(problem)
     try:
         first_solve.refuse(query, first_solve.available(query))
@@ -61,7 +61,9 @@ def query_of(problem: SolveProblem) -> Query:
     )
 
 
-def _of_added(error: NoSolution, problem: SolveProblem, base_target: PublishedTarget) -> NoSolution:
+def _extension_error(
+    error: NoSolution, problem: SolveProblem, base_target: PublishedTarget
+) -> NoSolution:
     """The same for a target that extends a published one, whose packages cannot change."""
     hint = (
         f"{base_target.name} cannot change: add another version, extend a target that meets the"
@@ -118,7 +120,7 @@ def _conflict(
         return plain
     for demand in demands:
         fitting = facts.fitting(demand.package, demand.spec) or ()
-        if not demand.words.startswith("you asked") or len(fitting) < 2:
+        if not demand.words.startswith("you require") or len(fitting) < 2:
             continue
         tried = fitting[:TRIED]
         facts.read_ahead(demand.package, tried)
@@ -131,7 +133,7 @@ def _conflict(
             for each in exact
         ]
         if conflicts[0] is not None and all(conflicts):
-            none = f"and none of {len(tried)} versions of {demand.package} is compatible"
+            none = f"and none of the {len(tried)} versions of {demand.package} is compatible"
             return msgspec.structs.replace(conflicts[0], reasons=(*conflicts[0].reasons, none))
     return None
 

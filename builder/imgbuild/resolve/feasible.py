@@ -34,7 +34,7 @@ Cause = Literal["name", "version", "source", "python", "late", "index", "cuda"]
 
 
 class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
-    """A demand that cannot be met, the reason, and the nearest alternative.
+    """A demand that cannot be satisfied, the reason, and the nearest alternative.
 
     `cause`: the index has no such package or version; only an sdist; no wheel for this Python or
     machine; only files after the cut-off, or yanked ones; the index of a file does not respond; it

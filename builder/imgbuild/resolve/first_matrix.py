@@ -213,8 +213,8 @@ def _refuse_extras(packages: Sequence[RequestedPackage]) -> None:
         if package.extras or package.marker:
             marker = f"; {package.marker}" if package.marker else ""
             message = (
-                f"{package.name}{package.spec}{marker}: a row of a matrix names packages, without"
-                " extras and markers"
+                f"{package.name}{package.spec}{marker}: a row of a matrix can list only packages"
+                " without extras and markers"
             )
             hint = "write the line into a requirements file, or name what the extra requires"
             raise InputError(message, hint=hint)

@@ -160,7 +160,7 @@ def solve_first(query: Query) -> FirstSolve:
     cuda = cuda or (torch.cuda if torch is not None else None)
     if cuda is None:
         message = "the CUDA release cannot be determined: the package set has no torch"
-        raise InputError(message, hint="name the release with --cuda")
+        raise InputError(message, hint="specify the release with --cuda")
     return FirstSolve(chosen=chosen, facts=facts, demands=demands, torch=torch, cuda=cuda)
 
 
@@ -232,7 +232,7 @@ def _audit_hint(demands: Sequence[Demand]) -> str | None:
     if len(pins) < 2 or len(pins) < len(demands):
         return None
     words = " ".join(f"{package}=={version}" for package, version in pins.items())
-    return f"for what is incompatible in their files: imgbuild audit {words}"
+    return f"to show what is incompatible in their files, run: imgbuild audit {words}"
 
 
 def _provisional(query: Query) -> Target:
@@ -272,7 +272,7 @@ def _solve(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
         bounds = uv.ResolverBounds(constraints=(f"{TORCH}{torch_spec}",))
         return uv.resolve(facts.catalogue, requirements, bounds, store, _amend)
     except uv.Unsolvable as error:
-        message = f"no set of packages satisfies the request on {query.arch}"
+        message = f"no package set satisfies the request on {query.arch}"
         near = suggest.targets(matrix, demands, cuda, query.arch)
         reasons = refusal.of_resolver(str(error))
         raise NoSolution(message, reasons=reasons, nearest=near) from error

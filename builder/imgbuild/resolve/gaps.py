@@ -201,11 +201,11 @@ def _ages(current: IndexFile, package: str, newer: IndexFile, via: Sequence[str]
     origin = f", required by {', '.join(via)}" if via else ""
     if current.uploaded is None or newer.uploaded is None:
         return (
-            f"only {package} {current.version} is compatible, and {newer.version} is available"
-            f"{origin}"
+            f"only {package} {current.version} is compatible, although {newer.version} is"
+            f" available{origin}"
         )
     return (
-        f"only {package} {current.version} of {current.uploaded:%Y-%m} is compatible, and"
+        f"only {package} {current.version} of {current.uploaded:%Y-%m} is compatible, although"
         f" {newer.version} of {newer.uploaded:%Y-%m} is available{origin}"
     )
 
@@ -229,7 +229,7 @@ def _behind_newest(
     reasons = _cause(facts, demands, requested, top, versions, cuda)
     cause = f": {'; '.join(reasons)}" if reasons else ""
     return (
-        f"{package} {version} is of {min(times):%Y-%m}, and {top.version} is of"
+        f"{package} {version} was uploaded in {min(times):%Y-%m}, and {top.version} in"
         f" {top.uploaded:%Y-%m}{cause}"
     )
 

@@ -55,7 +55,7 @@ def name_for(word: str) -> str:
     folder = files.expanded(word).resolve()
     name = re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "my-image"
     if folder != Path.cwd().resolve():
-        message = f"{word} is another folder: a project starts in the current one"
+        message = f"{word} is another folder, but a project is created in the current one"
         there = shlex.quote(str(folder))
         raise InputError(message, hint=f"mkdir -p {there} && cd {there} && imgbuild init {name}")
     return name
@@ -97,7 +97,7 @@ def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
             rank[name] = (stack == DEFAULT_STACK, stack != "", order)
     if not rank:
         message = f"no target of {project.matrix} is locked for {arch}"
-        raise NothingSelected(message, hint="name a target: imgbuild init --extends TARGET")
+        raise NothingSelected(message, hint="specify a target: imgbuild init --extends TARGET")
     return max(rank, key=lambda name: rank[name])
 
 
@@ -139,7 +139,7 @@ def _lock_files(place: str, target: str, http: Http) -> tuple[str, dict[str, byt
             return each, {LOCK: lock, DIGESTS_FILE: target_digests}
     message = f"{place} has no {LOCK} and {DIGESTS_FILE} of {target}"
     tried = ", ".join(places)
-    raise InputError(message, hint=f"pass the folder that has both; looked in {tried}")
+    raise InputError(message, hint=f"pass the folder that contains both; searched {tried}")
 
 
 def _read(place: str, http: Http) -> bytes | None:
@@ -168,7 +168,7 @@ def begin(
         _, contents = _lock_files(place, extends, http)
         if any(_read(f"{folder / name}", http) != data for name, data in contents.items()):
             message = f"{folder} already exists, with another lock of {extends}"
-            raise InputError(message, hint="remove it, or start in another folder")
+            raise InputError(message, hint="remove it, or use another folder")
         below = published.read(folder, extends)
         write(path, first_matrix.text(extension, below, f"{FOLDER}/{extends}", place, image))
         return below
@@ -188,7 +188,7 @@ def refuse_existing(path: Path) -> None:
     """InputError if a matrix already exists at `path`."""
     if path.exists():
         message = f"{path} already exists"
-        hint = "add to it: imgbuild add PACKAGE, or edit it; or start in another folder"
+        hint = "add packages with `imgbuild add PACKAGE`, edit the file, or use another folder"
         raise InputError(message, hint=hint)
 
 

@@ -14,7 +14,7 @@ from itertools import groupby
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imgbuild.audit.checks.metadata import of_extra
+from imgbuild.audit.checks.metadata import bounded_extra
 from imgbuild.errors import FetchFailed
 from imgbuild.index import cuda_releases
 from imgbuild.matrix.constraints import Constraint
@@ -88,7 +88,7 @@ def _ranges(facts: PackageFacts, package: str, version: Version) -> Mapping[str,
         data = facts.metadata(package, version)
     ranges: dict[str, tuple[str, ...]] = {}
     for requirement in cuda_releases.requirements(data) if data is not None else ():
-        if of_extra(requirement):
+        if bounded_extra(requirement):
             other, spec = normalize(requirement.name), str(requirement.specifier)
             if spec not in ranges.get(other, ()):
                 ranges[other] = (*ranges.get(other, ()), spec)

@@ -25,7 +25,7 @@ from imgbuild.project.model import DeclaredIndex
 from imgbuild.resolve import engine_torch
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages, Obstacle, allowed
-from imgbuild.resolve.resolve_request import free
+from imgbuild.resolve.resolve_request import unused_name
 from imgbuild.system import threads
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
@@ -216,7 +216,7 @@ def _names(declared: Sequence[DeclaredIndex], taken: Collection[str]) -> dict[st
     for each in declared:
         label = each.name or urlsplit(each.url).hostname or unquote(urlsplit(each.url).path)
         first = "-".join(re.findall(r"[a-z0-9]+", label.lower())) or "index"
-        names[each.url] = free(first, (*taken, *names.values()))
+        names[each.url] = unused_name(first, (*taken, *names.values()))
     return names
 
 

@@ -45,7 +45,7 @@ def refuse(query: Query) -> None:
     if request.python in (None, bases[base_name]):
         return
     has = _any_of(bases.values())
-    reasons = [f"you asked for Python {request.python}, and the bases of the matrix have {has}"]
+    reasons = [f"you require Python {request.python}, but the bases of the matrix have {has}"]
     index = matrix.indexes[matrix.default_index]
     place = IndexAddress(name=matrix.default_index, address=index.url or uv.default_index())
     indexes = Indexes({place.name: place}, {}, place.name, http)
@@ -64,7 +64,7 @@ def refuse(query: Query) -> None:
     with Library(store, Blocks(http)) as library:
         release_catalogue = ReleaseCatalogue(ours, library, store)
         for requested in request.requests:
-            reasons += _of_package(requested.package, requested_catalogue, release_catalogue)
+            reasons += _package_support(requested.package, requested_catalogue, release_catalogue)
             newest = release_catalogue.releases(requested.package)
             if newest and requested.pin is None:
                 near.append(f"{requested.package} {newest[-1].version}")
@@ -82,7 +82,7 @@ def refuse(query: Query) -> None:
     )
 
 
-def _of_package(
+def _package_support(
     package: str, catalogue: Catalogue, release_catalogue: ReleaseCatalogue
 ) -> Iterator[str]:
     """The versions of `package` for the Python, and the commonly used names missing in them."""

@@ -162,10 +162,10 @@ def evidence_of(entry: Constraint, release_catalogue: ReleaseCatalogue) -> Evide
         other_version=entry.against,
         subject=entry.name,
     )
-    return _of_call(evidence, release_catalogue) if entry.name.endswith(")") else evidence
+    return _call_evidence(evidence, release_catalogue) if entry.name.endswith(")") else evidence
 
 
-def _of_call(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Evidence | None:
+def _call_evidence(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Evidence | None:
     """For `f(x)`: whether x is rejected, missing or accepted, from the two conflicting versions."""
     release = release_catalogue.release(evidence.package, evidence.version)
     if release is None:

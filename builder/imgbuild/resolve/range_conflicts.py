@@ -89,7 +89,7 @@ class _Walk:
                 required += self._facts.requirements_of(demand.package, str(wheel.version))
                 has = self._facts.versions
                 changes = changes_for(demand, str(wheel.version), required, has)
-                changes = changes or self._of_dependencies(demand, required, depth)
+                changes = changes or self._dependency_changes(demand, required, depth)
                 if not changes:
                     return []
                 newest = newest or changes
@@ -106,7 +106,7 @@ class _Walk:
         ]
         return dict.fromkeys((*wheels[:VERSIONS], *older[:VERSIONS]))
 
-    def _of_dependencies(
+    def _dependency_changes(
         self, demand: PackageDemand, required: Iterable[Requirement], depth: int
     ) -> list[TargetChange]:
         """The changes that one of the dependencies that the target lacks requires."""

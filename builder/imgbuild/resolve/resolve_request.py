@@ -59,7 +59,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         if self.row:
             return f"the target {self.row} requires {self.name}{self.spec}"
-        return f"{'you have' if self.have else 'you asked for'} {self.name}{self.spec}"
+        return f"{'you have' if self.have else 'you require'} {self.name}{self.spec}"
 
 
 class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,21 +119,23 @@ def read(
             before = requests.setdefault(requested.package, requested)
             if before != requested and before.have and not _agree(before, requested):
                 message = f"{before} and {requested} contradict each other"
-                raise InputError(message, hint="leave one of the two out")
+                raise InputError(message, hint="omit one of the two")
             if before.have:
                 extras = tuple(sorted({*before.extras, *requested.extras}))
                 requests[before.package] = msgspec.structs.replace(before, extras=extras)
             if before != requested and not before.have:
                 both = f"{before.name}{before.spec}, {requested.name}{requested.spec}"
                 message = f"{requested.package} is requested twice: {both}"
-                raise InputError(message, hint=f"request it once: '{requested.package}>=1,<2'")
+                raise InputError(
+                    message, hint=f"request it once, for example: '{requested.package}>=1,<2'"
+                )
     if not requests:
         message = "no package is requested"
         raise InputError(message, hint="imgbuild resolve vllm==0.9.2 trl --cuda 12.6")
     if len(builds) > 1:
         both = " and ".join(f"{text} for {cuda}" for cuda, text in builds.items())
-        message = f"--have names builds for several CUDA releases: {both}"
-        raise InputError(message, hint="name builds for one CUDA release, or leave one out")
+        message = f"--have lists builds for several CUDA releases: {both}"
+        raise InputError(message, hint="specify builds for one CUDA release, or omit one")
     return tuple(requests.values()), next(iter(builds), None)
 
 
@@ -146,10 +148,10 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
         raise InputError(message, hint=hint) from error
     package = normalize(requirement.name)
     if requirement.url:
-        message = f"{text!r} has a URL, which `requires:` cannot have"
-        raise InputError(message, hint="name a version, and an index that has it with --index")
+        message = f"{text!r} has a URL, which `requires:` does not support"
+        raise InputError(message, hint="specify a version, and an index that has it with --index")
     if any(each.operator == "===" for each in requirement.specifier):
-        message = f"{text!r} uses ===, which `requires:` cannot have"
+        message = f"{text!r} uses ===, which `requires:` does not support"
         raise InputError(message, hint=f"write {text.replace('===', '==')}")
     requested = RequestedPackage(
         package=package,
@@ -161,13 +163,15 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
     if not owned:
         return requested, None
     if requested.pin is None:
-        message = f"--have {text}: an exact version is expected"
-        raise InputError(message, hint=f"--have {package}==VERSION, as pip list shows it")
+        message = f"--have {text}: expected an exact version"
+        raise InputError(
+            message, hint=f"use --have {package}==VERSION, with the version that `pip list` shows"
+        )
     version = Version(requested.pin)
     cuda = releases.of_tag(version.local or "")
     if version.local and not cuda and package not in keep:
         message = f"--have {text}: the default index has no build +{version.local} of {package}"
-        hint = f"name the index that has it: --index {package}=INDEX; or leave +{version.local} out"
+        hint = f"specify the index that has it: --index {package}=INDEX; or omit +{version.local}"
         raise InputError(message, hint=hint)
     if version.local and package not in keep:
         requested = msgspec.structs.replace(requested, spec=f"=={version.public}")
@@ -240,18 +244,18 @@ def cuda_of(text: str | None, named: str | None) -> str | None:
     if is_number(plain) and len(plain) == 3:
         plain = f"{plain[:-1]}.{plain[-1]}"
     if not CUDA.fullmatch(plain):
-        message = f"--cuda {text}: a CUDA release has two numbers"
+        message = f"--cuda {text}: expected a CUDA release with two numbers"
         raise InputError(message, hint="--cuda 12.6")
     if named is not None and named != plain:
-        message = f"--cuda {plain}, but --have names a build for CUDA {named}"
-        raise InputError(message, hint="leave --cuda out, or name another torch")
+        message = f"--cuda {plain} contradicts --have, which lists a build for CUDA {named}"
+        raise InputError(message, hint="omit --cuda, or specify another torch")
     return plain
 
 
 def python_of(text: str) -> str:
     """The Python of `--python`; InputError for an invalid release."""
     if not PYTHON.fullmatch(text):
-        message = f"--python {text}: a Python release has two numbers"
+        message = f"--python {text}: expected a Python release with two numbers"
         raise InputError(message, hint="--python 3.11")
     return text
 
@@ -275,7 +279,7 @@ def check(request: ResolveRequest, matrix: Matrix) -> None:
             message = (
                 f"{package} comes from {index}, which has a separate index for each CUDA release"
             )
-            raise InputError(message, hint="name the release with --cuda, such as --cuda 12.8")
+            raise InputError(message, hint="specify the release with --cuda, such as --cuda 12.8")
 
 
 def applying(request: ResolveRequest, matrix: Matrix) -> ResolveRequest:
@@ -290,7 +294,7 @@ def applying(request: ResolveRequest, matrix: Matrix) -> ResolveRequest:
         packages = request.on(markers).packages
         if not packages:
             message = f"no package is requested for Python {base.python} on {arch}"
-            raise InputError(message, hint="leave a marker out, or name another --arch")
+            raise InputError(message, hint="omit a marker, or specify another --arch")
         counting.update(packages)
     requests = tuple(each for each in request.requests if each.package in counting)
     return msgspec.structs.replace(request, requests=requests)
@@ -321,10 +325,10 @@ def name_of(request: ResolveRequest, matrix: Matrix, cuda: str, versions: Mappin
     ]
     first = named[0]
     version = versions.get(first, "").split("+")[0]
-    return free(f"cu{cuda.replace('.', '')}-{first}{version}", matrix.targets)
+    return unused_name(f"cu{cuda.replace('.', '')}-{first}{version}", matrix.targets)
 
 
-def free(name: str, taken: Mapping[str, object] | Sequence[str]) -> str:
+def unused_name(name: str, taken: Mapping[str, object] | Sequence[str]) -> str:
     """`name`, or `name-2` and so on if it is taken."""
     count, candidate = 1, name
     while candidate in taken:

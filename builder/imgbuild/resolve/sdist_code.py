@@ -25,9 +25,9 @@ NO_MODULES = re.compile(
     r"(tests?|testing|samples?|examples?|docs?|scripts|tools)/|[^/]*\.egg-info/"
     r"|(setup|conftest|versioneer|noxfile|tasks|fabfile)\.py\Z"
 )
-NATIVE = "only an sdist that needs a compiler exists: name a wheel of it by URL"
+NATIVE = "only an sdist that requires a compiler exists; specify the URL of a wheel"
 MODULES = (".py", ".pyi", ".pth")
-PLACEHOLDER = "only an sdist without a module exists, a placeholder: name a wheel of it by URL"
+PLACEHOLDER = "only a placeholder sdist without a module exists; specify the URL of a wheel"
 Content = Literal["python", "native", "cuda", "placeholder", "unread"]
 INFO = ("PKG-INFO", "requires.txt")  # in the folder of the metadata, which has any name
 

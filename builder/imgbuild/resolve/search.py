@@ -85,7 +85,7 @@ def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
     failed: NoSolution | None = None
     tried: list[TorchBuild | None] = []
     while True:
-        with query.context.reporter.step(f"first solve for {arch}"):
+        with query.context.reporter.step(f"solving for {arch} (first pass)"):
             first = first_solve.solve_first(query)
         if failed is not None and first.torch in tried:
             raise failed
@@ -177,7 +177,7 @@ def with_extras(
     query: Query, target: Target, first: FirstSolve, versions: Mapping[str, str]
 ) -> Target:
     """`target` with the requirements of the requested extras at `versions`."""
-    required = _of_extras(query.request.requests, versions, first.facts)
+    required = _extra_requirements(query.request.requests, versions, first.facts)
     more = {package: each for package, each in required.items() if package not in target.pins}
     return msgspec.structs.replace(target, requires={**more, **target.requires})
 
@@ -192,12 +192,12 @@ def flashinfer_of(
     if index != matrix.default_index:
         return Flashinfer(mode="prebuilt", reason=f"the index {index} has precompiled kernels")
     if int(cuda.split(".", maxsplit=1)[0]) < FIRST_WITH_NVCC:
-        reason = f"nothing can be compiled: no index has a wheel with nvcc for CUDA {cuda}"
+        reason = f"nothing can be compiled, because no index has a wheel with nvcc for CUDA {cuda}"
         return Flashinfer(mode="off", reason=reason)
     return Flashinfer(mode="jit", reason="its kernels are compiled at first use with nvcc's wheel")
 
 
-def _of_extras(
+def _extra_requirements(
     requests: Iterable[RequestedPackage], versions: Mapping[str, str], facts: PackageFacts
 ) -> dict[str, Wanted]:
     """Package → the requirements on it of the extras of `requests`, including nested extras.
@@ -217,7 +217,7 @@ def _of_extras(
             continue
         seen.add((package, extra))
         data = facts.metadata(package, Version(versions[package])) or b""
-        for requirement in _of_extra(data, extra, markers):
+        for requirement in _requirements_of_extra(data, extra, markers):
             other = normalize(requirement.name)
             pending += [(other, normalize(each)) for each in requirement.extras]
             if other not in by_package:
@@ -229,7 +229,9 @@ def _of_extras(
     }
 
 
-def _of_extra(metadata: bytes, extra: str, markers: Mapping[str, str]) -> Iterable[Requirement]:
+def _requirements_of_extra(
+    metadata: bytes, extra: str, markers: Mapping[str, str]
+) -> Iterable[Requirement]:
     """The requirements that apply only with `extra`."""
     return (
         requirement

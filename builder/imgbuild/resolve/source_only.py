@@ -171,13 +171,13 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         lines = []
         if self.file:
             lines.append(
-                f"a wheel by URL: `{self.package} @ https://…/{self.file}` (the pattern of the"
+                f"the URL of a wheel: `{self.package} @ https://…/{self.file}` (the pattern of the"
                 f" files at {self.releases})"
             )
         elif self.releases:
             lines.append(
-                f"a wheel by URL: `{self.package} @ https://….whl`, if {self.releases} has one for"
-                " this Python, torch and CUDA"
+                f"the URL of a wheel: `{self.package} @ https://….whl`, if {self.releases} has one"
+                " for this Python, torch and CUDA"
             )
         if self.targets:
             lines.append(f"a target that has it: {', '.join(self.targets)}")

@@ -43,7 +43,7 @@ def answer(
             resolve_answer = codec.decode(
                 data, ResolveAnswer, file=f"fact {FACT}", what="stored answer"
             )
-            context.reporter.info("solved earlier today; --again solves it again")
+            context.reporter.info("solved earlier today; use --again to solve it again")
             return resolve_answer
     resolve_answer = answers.answer(request, project, matrix, learned, context)
     context.store.put_fact(FACT, key, codec.encode(resolve_answer))

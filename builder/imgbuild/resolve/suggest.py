@@ -26,12 +26,12 @@ TRIED = 96  # versions on each side
 AT_ONCE = 16
 ROUNDS = 6  # of learning from the code of a suggestion
 SHOWN = 4  # suggestions
-UNREAD = "by METADATA; its code was not read"
+UNREAD = "according to METADATA; its code was not read"
 OTHER_CUDA = re.compile(r"CUDA (\d+\.\d+) instead of ")
 
 
 class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
-    """A quick audit of packages at some versions.
+    """The result of a quick audit of packages at given versions.
 
     `clashes`: they are incompatible; `learned` are constraints that follow from that, if any.
     `read` are the packages whose code was read.
@@ -232,7 +232,7 @@ def _sides(
         return [], []
     spec, pivot = SpecifierSet(requested.spec), _pivot(requested.spec)
     if clash.package == requested.package:
-        versions = tuple(refusal.in_reach(facts.catalogue, requested.package, pivot))
+        versions = tuple(refusal.versions_within_a_year(facts.catalogue, requested.package, pivot))
     final = {v for v in versions if not v.is_prerelease and not spec.contains(v)}
     older = sorted((v for v in final if v < pivot), reverse=True)
     newer = sorted(v for v in final if v > pivot)

@@ -95,10 +95,10 @@ def _accepted(text: str, file: str) -> tuple[Accepted, ...]:
         entries = msgspec.convert(yaml_data.read(text) or [], tuple[Accepted, ...])
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         message = f"{file} is not a list of accepted differences: {error}"
-        raise InputError(message, hint="each entry has path, field and reason") from error
+        raise InputError(message, hint="each entry must have path, field and reason") from error
     for entry in entries:
         if not entry.reason.strip():
-            message = f"{file}: {entry.path} {entry.field} is accepted without a reason"
+            message = f"{file}: the reason is missing for {entry.field} of {entry.path}"
             raise InputError(message, hint="explain why the difference does not matter to users")
     return entries
 

@@ -14,7 +14,7 @@ import msgspec
 from imgbuild.codec import compact
 from imgbuild.oci.documents import Configuration
 from imgbuild.oci.image import ImageSummary
-from imgbuild.oci.merged import Merged, Node, shown
+from imgbuild.oci.merged import Merged, Node, shown_path
 from imgbuild.oci.reader import Reader, inflated
 from imgbuild.show.accepted import Accepted, Acceptor, FileDifference
 from imgbuild.system.reporter import SILENT, Reporter
@@ -188,10 +188,10 @@ def _content(node: Node) -> str:
 
 def _difference(path: str, field: str, left: str | None, right: str | None) -> FileDifference:
     return FileDifference(
-        path=shown(path or "/"),
+        path=shown_path(path or "/"),
         field=field,
-        left=None if left is None else shown(left),
-        right=None if right is None else shown(right),
+        left=None if left is None else shown_path(left),
+        right=None if right is None else shown_path(right),
     )
 
 

@@ -287,7 +287,7 @@ def why_lines(reason: VersionReason) -> Iterator[tuple[str, str]]:
         yield "as_of", f"uploaded before {reason.as_of}"
 
 
-def in_short(reason: VersionReason) -> str:
+def bounds_summary(reason: VersionReason) -> str:
     """The bounds with the packages that set them: ">=1.25 (mistral-common), <2.3,!=2.1 (numba)"."""
     sources = [("target", SpecifierSet(reason.target_spec or ""))]
     sources += [

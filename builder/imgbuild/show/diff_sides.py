@@ -42,24 +42,24 @@ def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SI
         return _on_disk(path, text)
     name, at, revision = text.partition("@")
     if "/" not in name and ":" not in name and not revision.startswith("sha256:"):
-        return _of_target(name, revision, text, matrix) if at else _locked(name, matrix)
+        return _target_side(name, revision, text, matrix) if at else _locked(name, matrix)
     return _in_registry(client, parse(text, default_tag="latest"), reporter)
 
 
-def only(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
+def select_arches(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
     """`side` with only the architectures `arches`, or all; NothingSelected if none is left."""
     if not arches:
         return side
     kept = {arch: content for arch, content in side.arch.items() if arch in arches}
     if not kept:
-        message = f"{side.name} has no {' or '.join(arches)}; it has {', '.join(side.arch)}"
-        raise NothingSelected(message, hint="name another architecture, or leave --arch out")
+        message = f"{side.name} has no {' or '.join(arches)}, only {', '.join(side.arch)}"
+        raise NothingSelected(message, hint="specify another architecture, or omit --arch")
     return msgspec.structs.replace(side, arch=kept)
 
 
 def _on_disk(path: Path, name: str) -> DiffSide:
     file = path / LOCK if path.is_dir() else path
-    hint = f"name a folder with {LOCK} and {DIGESTS_FILE}, or the former"
+    hint = f"specify {LOCK}, or a folder with {LOCK} and {DIGESTS_FILE}"
     if not file.is_file():
         message = f"{path} has no {LOCK}"
         raise InputError(message, hint=hint)
@@ -69,7 +69,8 @@ def _on_disk(path: Path, name: str) -> DiffSide:
     place = file.with_name(DIGESTS_FILE)
     if not place.is_file():
         message = (
-            f"{place}: no such file, and a lock alone does not contain the sizes of its layers"
+            f"{place}: no such file, but it is required because a lock does not contain the sizes"
+            " of layers"
         )
         raise InputError(message, hint=hint)
     return image_diff.side(lock, image_digests.read_digests_at(place, lock, hint=hint), name)
@@ -84,11 +85,11 @@ def _locked(name: str, matrix: Path | None) -> DiffSide:
     return image_diff.side(lock, image_digests.read_digests(images, lock))
 
 
-def _of_target(name: str, revision: str, text: str, matrix: Path | None) -> DiffSide:
+def _target_side(name: str, revision: str, text: str, matrix: Path | None) -> DiffSide:
     locked_lock = revisions.locked_at(project_paths.find(matrix), name, revision)
     if locked_lock is None:
         message = f"{name} has no lock at {revision}"
-        raise InputError(message, hint="name another revision, or another target")
+        raise InputError(message, hint="specify another revision, or another target")
     return image_diff.side(*locked_lock, name=text)
 
 

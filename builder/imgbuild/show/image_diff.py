@@ -143,7 +143,7 @@ def between(old: DiffSide | None, new: DiffSide) -> Diff:
         target=new.name,
         before=old.name if old else "",
         arch={
-            arch: _arch(before.get(arch), new.arch[arch], _compared(old, new, arch))
+            arch: _arch(before.get(arch), new.arch[arch], _compared_packages(old, new, arch))
             for arch in sorted(new.arch, reverse=True)
         },
         absent=tuple(arch for arch in before if arch not in new.arch),
@@ -151,7 +151,7 @@ def between(old: DiffSide | None, new: DiffSide) -> Diff:
     )
 
 
-def _compared(old: DiffSide | None, new: DiffSide, arch: Arch) -> set[tuple[str, str]]:
+def _compared_packages(old: DiffSide | None, new: DiffSide, arch: Arch) -> set[tuple[str, str]]:
     """The packages to compare: all, or those in the labels of a side that has no lock."""
     compared = [
         (side.complete, side.arch[arch].packages)

@@ -104,7 +104,7 @@ def environment(
     """The variables of target `name`: those in its image, and those set when it runs."""
     expected = {
         key: (by, variable)
-        for by, part in _of_matrix(matrix, name).items()
+        for by, part in _matrix_variables(matrix, name).items()
         for key, variable in part.items()
     }
     have = _packages(matrix, name, arches, lock)
@@ -112,10 +112,10 @@ def environment(
         settings = tuple(
             _setting(key, each[1].value, expected) for key, each in sorted(expected.items())
         )
-        late = _late(matrix.image.cache, None)
+        late = _runtime_variables(matrix.image.cache, None)
     else:
-        settings = _of_arches(_locked(lock, expected), lock, arches)
-        late = _late(lock.settings.cache, have.versions.keys())
+        settings = _arch_settings(_locked(lock, expected), lock, arches)
+        late = _runtime_variables(lock.settings.cache, have.versions.keys())
     return Environment(
         target=name,
         arch=tuple(arches),
@@ -181,13 +181,13 @@ def _cited(source: str) -> tuple[str, str]:
     return (package, rest.partition(" ")[0]) if equal and " " not in package else ("", "")
 
 
-def _of_matrix(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
+def _matrix_variables(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
     """The variables of target `name` in the matrix, by the place that sets them."""
     target = matrix.targets[name]
     item = overlay(matrix, name)
     if item is not None:  # the reasons are in the matrix of the publisher
         extended = item.published
-        reason = f"the matrix of {extended.name}, which was published, has the reason"
+        reason = f"the reason is in the matrix of {extended.name}, which was published"
         published = {
             key: Variable(value=value, reason=reason)
             for key, value in extended.lock.settings.env.items()
@@ -216,7 +216,7 @@ def _locked(lock: Lock, expected: Mapping[str, tuple[str, Variable]]) -> tuple[S
             by=by,
             reason=variable.reason,
             source=variable.source,
-            differs=f"the matrix has {variable.value!r}, the lock has no such variable",
+            differs=f"the matrix has {variable.value!r}, but the lock has no such variable",
         )
         for key, (by, variable) in sorted(expected.items())
         if key not in lock.settings.env
@@ -224,7 +224,7 @@ def _locked(lock: Lock, expected: Mapping[str, tuple[str, Variable]]) -> tuple[S
     return (*locked, *absent)
 
 
-def _of_arches(
+def _arch_settings(
     settings: Sequence[Setting], lock: Lock, arches: Sequence[Arch]
 ) -> tuple[Setting, ...]:
     """`settings` with the changes for the image's architecture and its `user_packages`."""
@@ -254,7 +254,9 @@ def _of_arches(
 
 def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]) -> Setting:
     if name not in expected:
-        return Setting(name=name, value=value, by="lock", differs="the matrix does not set it")
+        return Setting(
+            name=name, value=value, by="lock", differs="the matrix does not set this variable"
+        )
     by, variable = expected[name]
     return Setting(
         name=name,
@@ -266,7 +268,7 @@ def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]
     )
 
 
-def _late(cache: str, has: AbstractSet[str] | None) -> list[RuntimeVariable]:
+def _runtime_variables(cache: str, has: AbstractSet[str] | None) -> list[RuntimeVariable]:
     """The variables that are set when an image with the packages `has` runs; None: unknown."""
     return [
         RuntimeVariable(

@@ -57,7 +57,7 @@ def history(project: Project, target: str) -> tuple[Revision, ...]:
         for change in digest_history.commits(project, target)
     )
     if not revisions:
-        message = f"no commit at {project.root} has digests of {target}"
+        message = f"no commit in {project.root} contains digests of {target}"
         raise InputError(message, hint="commit its lock first; a shallow clone lacks older commits")
     return revisions
 
@@ -90,12 +90,11 @@ def _commit(project: Project, revision: str) -> str:
     if inside.status != 0:
         errors = inside.stderr.strip().splitlines()
         message = f"{project.root} is not in a git repository that can be read"
-        raise InputError(
-            ": ".join((message, *errors[:1])), hint="this needs a checkout with its history"
-        )
+        raise InputError(": ".join((message, *errors[:1])), hint="use a checkout with its history")
     message = f"{revision} is not a revision of the repository at {project.root}"
     hint = (
-        "name a commit, a branch or a tag; a shallow clone lacks older ones: git fetch --unshallow"
+        "specify a commit, a branch or a tag; a shallow clone lacks older ones: git fetch"
+        " --unshallow"
     )
     raise InputError(message, hint=hint)
 

@@ -149,7 +149,7 @@ def lock_remedy(matrix: Matrix, name: str) -> str:
     servers = " and ".join(needs(matrix, name))
     wants = f"its lock needs {servers}; " if servers else ""
     commands = f"imgbuild lock {name}; then here: imgbuild init --lock CLONE"
-    return f"{wants}in a clone of imgbuild: {commands}"
+    return f"{wants}in a clone of imgbuild, run: {commands}"
 
 
 def fetched(folder: Path) -> frozenset[str]:
@@ -175,12 +175,12 @@ def within_reach(
         missing = () if locked else needs(matrix, item.name)
         if missing and item.name not in patterns and len(matrix.targets) > 1:
             passed.append(item.name)
-            reporter.warn(f"{item.name} is skipped: it needs {'; '.join(missing)}")
+            reporter.warn(f"skipping {item.name}, which needs {'; '.join(missing)}")
             continue
         if missing:
             reporter.info(f"{item.name} needs {'; '.join(missing)}")
         reachable.append(item)
-    hint = f"to try it anyway, select it by name: {passed[0]}" if passed else None
+    hint = f"to lock it anyway, select it by name: {passed[0]}" if passed else None
     if selected and not reachable:
         message = "every selected target needs more than the default index"
         raise NothingSelected(message, hint=hint)

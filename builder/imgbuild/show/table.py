@@ -132,7 +132,7 @@ def narrow(
     used.
     """
     columns = {
-        "name": [_marked(row, RETIRED) for row in table],
+        "name": [_name_with_mark(row, RETIRED) for row in table],
         "CUDA": [row.cuda for row in table],
         "torch": [row.versions.get("torch", NONE) for row in table],
         ENGINE: [_engine(row) for row in table],
@@ -151,14 +151,14 @@ def narrow(
             columns |= {STACK: _stacks(table, _brief)}
         if not _fits(columns, width):
             columns |= {STACK: _stacks(table, lambda _: "")}
-            columns |= {"name": [_marked(row, RETIRED_BRIEF) for row in table]}
+            columns |= {"name": [_name_with_mark(row, RETIRED_BRIEF) for row in table]}
         for head, (before, cell) in MORE.items():
             wider = _with(columns, before, head, [cell(row) for row in table])
             columns = wider if head not in columns and _fits(wider, width) else columns
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
 
-def _marked(row: TableRow, retired: str) -> str:
+def _name_with_mark(row: TableRow, retired: str) -> str:
     return row.target + (MARK if row.recommended else retired if row.retired else "")
 
 
@@ -353,7 +353,7 @@ def _summary(runs: Sequence[RecordedRun], digest: Digest) -> str:
     return "; ".join(map(words, runs)) + (f" ({'; '.join(other)})" if other else "") or NO_RECORD
 
 
-def shown(project: Project, row: TableRow) -> TableRow:
+def with_images(project: Project, row: TableRow) -> TableRow:
     """`row` with the images of its digests, if it has one, and their test records."""
     path = image_digests.digests_path(project.images, row.target)
     if not path.exists():
@@ -361,7 +361,7 @@ def shown(project: Project, row: TableRow) -> TableRow:
     target_digests = codec.read(
         path, image_digests.TargetDigests, what="digests", hint=lock_file.damaged(row.target)
     )
-    runs = recording.counting(project, target_digests)
+    runs = recording.counted_runs(project, target_digests)
     table_images = [
         TableImage(
             arch=arch,

@@ -93,14 +93,17 @@ def arch_of(path: Path) -> Arch:
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(
-            message, hint="pass a SIF: imgbuild build TARGET --format sif builds one"
+            message,
+            hint="pass a SIF file, such as one built with imgbuild build TARGET --format sif",
         ) from error
     _, magic, _, number, *_ = HEADER.unpack(head)
     for arch, code in ARCHES.items():
         if (magic.rstrip(b"\0"), number.rstrip(b"\0")) == (MAGIC, code):
             return arch
-    message = f"{path} is not a SIF for {' or '.join(ARCHES)}"
-    raise InputError(message, hint="pass a SIF: imgbuild build TARGET --format sif builds one")
+    message = f"{path} is not a SIF file for {' or '.join(ARCHES)}"
+    raise InputError(
+        message, hint="pass a SIF file, such as one built with imgbuild build TARGET --format sif"
+    )
 
 
 @reads("path")
@@ -123,7 +126,7 @@ def objects_of(path: Path) -> list[Object]:
             data = file.read(size)
             left -= size
             if len(data) < size:
-                message = f"{path} is truncated: it has no byte {start + size}"
+                message = f"{path} is truncated before byte {start + size}"
                 raise InputError(message, hint="build it again: imgbuild build TARGET --format sif")
             text = name.rstrip(b"\0").decode(errors="replace")
             objects.append(Object(kind=kind, name=text, data=data))

@@ -17,7 +17,7 @@ import msgspec
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
 from imgbuild.lock.lock_file import lock_path, read_lock
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.merged import shown
+from imgbuild.oci.merged import shown_path
 from imgbuild.plan.image_digests import read_digests
 from imgbuild.sif import container, enroot, files, squashfs
 from imgbuild.sif.flat import Flat, LayerSource
@@ -87,11 +87,11 @@ def convert(
     flat.add(layers, reporter=reporter)
     for attribute, path in flat.lost.items():
         reporter.warn(
-            f"{image.name}: a squashfs cannot store the attribute {attribute!r};"
-            f" {shown(path)} and others lose it"
+            f"{image.name}: a squashfs cannot store the attribute {attribute!r}, so"
+            f" {shown_path(path)} and others are written without it"
         )
     for name in files.left_out(image) if options.format == "sif" else ():
-        reporter.warn(f"{image.name}: a shell cannot set the variable {name!r}; it is left out")
+        reporter.warn(f"{image.name}: a shell cannot set the variable {name!r}; it is omitted")
     format_module = files if options.format == "sif" else enroot
     flat.add([LayerSource(path=out, data=archive(format_module.members(image, flat.tree)))])
     objects = files.objects(image) if options.format == "sif" else []
@@ -127,7 +127,7 @@ def lock_of(
     try:
         target_digests = read_digests(images, read_lock(images, target)).arch.get(arch)
     except ImgbuildError as error:
-        reporter.warn(f"{target}: the file will contain no lock: {error}")
+        reporter.warn(f"{target}: the file will not contain a lock: {error}")
         return b""
     if target_digests is None or target_digests.manifest != built:
         reporter.warn(
@@ -146,7 +146,9 @@ def lock_of_any(images: Path, layout: Layout, arch: Arch, *, reporter: Reporter 
     target = Path(layout.name).name
     if target and lock_path(images, target).exists():
         return lock_of(images, target, layout, arch, reporter=reporter)
-    reporter.warn(f"{layout.path}: no lock of its image found; the file will contain none")
+    reporter.warn(
+        f"{layout.path}: no lock of its image was found, so the file will not contain one"
+    )
     return b""
 
 

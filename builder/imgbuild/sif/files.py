@@ -93,7 +93,9 @@ def members(image: SifSource, tree: Merged) -> list[Member]:
     additions += [
         file(f"{HOME}/actions/{name}", SOURCED + text, 0o755) for name, text in ACTIONS.items()
     ]
-    additions += [link(path, target) for path, target in LINKS.items() if _free(tree, path)]
+    additions += [
+        link(path, target) for path, target in LINKS.items() if _can_create_link(tree, path)
+    ]
     additions += [folder(path, mode) for path, mode in FOLDERS.items() if tree.find(path) is None]
     additions += [file(path, "") for path in FILES if tree.find(path) is None]
     return [*_above(additions, tree), *additions]
@@ -199,7 +201,7 @@ def _inspected(image: SifSource) -> bytes:
     return codec.compact({"data": {"attributes": attributes}, "type": "container"})
 
 
-def _free(tree: Merged, path: str) -> bool:
+def _can_create_link(tree: Merged, path: str) -> bool:
     """Whether a link can be created at `path`: files and folders of the image are kept."""
     node = tree.find(path)
     return node is None or node.kind == "symlink"

@@ -198,7 +198,7 @@ def _header(path: str, node: Node, same: str | None = None) -> bytes:
     info.linkname = node.target if same is None else same.lstrip("/")
     info.devmajor, info.devminor = node.device or (0, 0)
     # GNU headers for long and unusual names: mksquashfs 4.5.1 drops the first slash of a link's
-    # target in a PAX header. Attributes need PAX; those of links are left out for that reason.
+    # target in a PAX header. Attributes need PAX; those of links are omitted for that reason.
     if same is None and node.kind != "symlink" and (attributes := _attributes(node)):
         info.pax_headers = attributes
         return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")

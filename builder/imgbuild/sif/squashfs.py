@@ -50,7 +50,7 @@ def find() -> Tool:
         raise ToolMissing(message, hint=REMEDY)
     version = "{}.{}{}".format(*match.groups())
     if (int(match[1]), int(match[2])) < OLDEST:
-        message = f"{program} {version} is too old: it cannot read a tar"
+        message = f"{program} {version} is too old: it cannot read tar archives"
         raise ToolMissing(message, hint=REMEDY)
     return Tool(program=program, version=version)
 

@@ -100,9 +100,9 @@ def read_catalogue(
     """The catalogue of a project. InputError for a file that cannot be read."""
     project, matrix = sources.project, sources.matrix
     selected = select(matrix, [], everything=True, arches=[])
-    rows = _newest_first(table.rows(matrix, published.shown(matrix, selected)))
+    rows = _newest_first(table.rows(matrix, published.shown_targets(matrix, selected)))
     targets = [
-        _target(sources, table.shown(project, row), repository, history, reports, reporter)
+        _target(sources, table.with_images(project, row), repository, history, reports, reporter)
         for row in rows
     ]
     debian = tuple(sorted(_debian_lists(targets), key=lambda each: each.page))
@@ -157,7 +157,7 @@ def _target(
             target_digests = image_digests.read_digests(project.images, lock)
         except LockStale as error:
             lock, stale = None, error.message
-            reporter.warn(f"{name}: its page has no digest: {error.message}")
+            reporter.warn(f"the page of {name} has no digest: {error.message}")
     if lock is None:
         row = msgspec.structs.replace(row, images=())
     versions = _versions(lock)

@@ -24,7 +24,7 @@ from imgbuild.values import Arch, Bytes, Digest
 
 HISTORY_FORMAT = 1
 FILE = "history.json"
-REMEDY = "omit --history-file in a git checkout: imgbuild site collects it there"
+REMEDY = "omit --history-file in a git checkout, where imgbuild site reads the history itself"
 AGAIN = "locked again after its removal"
 _NAME = re.compile(NAME)
 

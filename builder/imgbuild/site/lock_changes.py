@@ -163,7 +163,7 @@ def _layer_rules(before: object, after: object) -> Iterator[str]:
 def _dropped(before: object, after: object) -> Iterator[str]:
     """The files of packages that are newly omitted, and those that no longer are."""
     old, new = _drops(before), _drops(after)
-    for words, files in (("left out", new - old), ("no longer left out", old - new)):
+    for words, files in (("omitted", new - old), ("no longer omitted", old - new)):
         if files:
             yield f"{words}: {first_of(sorted(files), VALUES)}"
 

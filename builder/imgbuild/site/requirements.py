@@ -34,7 +34,7 @@ def requirements(
                 if wheel.version not in versions:
                     lines = [
                         *_applied(record.requires or (), lock.base.python, arch),
-                        *_of_extras(record.requires or (), main),
+                        *_extra_ranges(record.requires or (), main),
                     ]
                     versions[wheel.version] = tuple(sorted({*lines}))
     return dict(sorted(by_package.items()))
@@ -53,7 +53,7 @@ def _applied(lines: Sequence[str], python: str, arch: Arch) -> Iterator[str]:
             yield f"{normalize(requirement.name)}{requirement.specifier}"
 
 
-def _of_extras(lines: Sequence[str], main: Collection[str]) -> Iterator[str]:
+def _extra_ranges(lines: Sequence[str], main: Collection[str]) -> Iterator[str]:
     """Requirements on a main package by the extra named after it: "vllm>=0.22; extra vllm".
 
     They state the supported versions of the other package, with or without the extra.

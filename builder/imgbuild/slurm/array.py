@@ -100,7 +100,11 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
     def message(self) -> str:
         """Why a task failed, in one or two lines: the last error in its log, else Slurm's state."""
         if self.status is None:
-            word = "Slurm has no record of its end" if self.state == LOST else self.state.lower()
+            word = (
+                ("Slurm has no record of when it ended")
+                if self.state == LOST
+                else self.state.lower()
+            )
             last = self.log.strip().rpartition("\n")[2]
             return f"{word}: {last}" if last else word
         lines = self.log.strip().splitlines()
@@ -195,7 +199,7 @@ def existing_tasks(
         if options is not None and order.options != options:
             continue
         if not order.job:
-            order = msgspec.structs.replace(order, job=commands.named(order.name))
+            order = msgspec.structs.replace(order, job=commands.job_named(order.name))
         for number, task in enumerate(order.tasks):
             if task in requested and task not in latest:
                 latest[task] = ArrayTask(order=order, number=number)

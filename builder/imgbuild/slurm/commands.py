@@ -16,9 +16,7 @@ from imgbuild.system import process
 from imgbuild.system.ending import EndSignal
 from imgbuild.system.reporter import SILENT, Reporter
 
-REMEDY = (
-    "run this where Slurm's commands are installed (a login node), or leave --submit and --on out"
-)
+REMEDY = "run this where Slurm's commands are installed (a login node), or omit --submit and --on"
 # States of tasks that have not ended.
 LIVE = frozenset({
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD",
@@ -28,7 +26,7 @@ GONE = "Invalid job id"  # squeue's error for a job that Slurm no longer lists
 LOST = "LOST"  # imgbuild's name for the state of such a job
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two queries
 SILENCE = 600.0  # seconds in which Slurm may not respond, because its controller restarts
-LATER = "jobs continue (squeue --me); for an array, the same command follows it again"
+LATER = "jobs continue to run (squeue --me); for an array, run the same command again to follow it"
 
 
 def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
@@ -129,7 +127,7 @@ def _accounted(job: str) -> dict[tuple[str, int], str]:
     return {(number, int(task or 0)): state for number, task, state in rows}
 
 
-def named(name: str) -> str:
+def job_named(name: str) -> str:
     """The ID of the user's queued or running job with that name; "" if there is none.
 
     WorkFailed if Slurm does not respond.
@@ -150,5 +148,5 @@ def interrupted(jobs: Iterable[str]) -> Interrupted:
         reason = done.stderr.strip() or f"status {done.status}"
         message = f"interrupted, but Slurm did not cancel the tasks: {reason}"
         return Interrupted(message, hint="list running jobs with: squeue --me")
-    message = "interrupted: the tasks that had not ended are cancelled"
-    return Interrupted(message, hint="the same command submits the remaining tasks")
+    message = "interrupted; the remaining tasks were cancelled"
+    return Interrupted(message, hint="run the same command again to submit the remaining tasks")

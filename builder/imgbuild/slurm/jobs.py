@@ -255,11 +255,13 @@ def without_gpus(allocation: Allocation) -> str:
     named = [word for word in allocation.more if SITE_GPUS.fullmatch(word)]
     if named:
         return (
-            f"--sbatch={named[0]} does not make GPUs available in the image: it runs without the"
-            " driver's"
-            " libraries; use --gpus N, for each node"
+            f"--sbatch={named[0]} does not make GPUs available in the image, which runs without the"
+            " driver's libraries; specify the number per node with --gpus N"
         )
-    return "the job requests no GPU: use --gpus N, for each node (--gpus 0 if it needs none)"
+    return (
+        "the job requests no GPU; specify the number per node with --gpus N (--gpus 0 if it needs"
+        " none)"
+    )
 
 
 def unmounted_paths(job: JobScript, here: Path) -> list[str]:
@@ -277,12 +279,14 @@ def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str,
     pairs = [word.partition("=") for word in words]
     wrong = [name for name, _, _ in pairs if not re.fullmatch(VARIABLE, name, re.ASCII)]
     if wrong:
-        message = f"--env {wrong[0]!r} is not a variable name"
-        raise InputError(message, hint="write --env NAME=VALUE, or --env NAME to pass it on")
+        message = f"--env {wrong[0]!r} is not a valid variable name"
+        raise InputError(
+            message, hint="use --env NAME=VALUE, or --env NAME to pass your shell's value"
+        )
     wrong = [name for name, _, _ in pairs if re.fullmatch(READ_ONLY, name)]
     if wrong:
         message = f"--env {wrong[0]}: only the shell, Slurm or the job script can set it"
-        raise InputError(message, hint="leave it out, or use another name")
+        raise InputError(message, hint="omit it, or use another name")
     return (
         tuple(EnvVariable(name, value) for name, sign, value in pairs if sign),
         tuple(name for name, sign, _ in pairs if not sign),
@@ -316,22 +320,33 @@ def _fits(job_script: JobScript, lock: Lock) -> list[str]:
     ]
     if job is ScriptKind.TRL_SERVER and not wrong:
         old = [each["trl"] for each in versions if Version(each["trl"]) < OLDEST_SERVER]
-        wrong += [f"--job {job}: trl {old[0]} has no server; needs 0.16 or newer"] if old else []
+        wrong += (
+            [f"--job {job}: trl {old[0]} has no server; 0.16 or newer is required"] if old else []
+        )
     if job is not ScriptKind.CHECK and not job_script.command:
-        wrong.append(f"--job {job}: no command; add it after --, as in: -- python train.py")
+        wrong.append(
+            f"--job {job} requires a command; add it after --, for example: -- python train.py"
+        )
     if job is ScriptKind.SINGLE and allocation.nodes != 1:
         wrong.append(f"--job single runs on one node, not {allocation.nodes}{several}")
     if job is ScriptKind.TRL_SERVER and allocation.nodes < 2:
-        wrong.append(f"--job {job} needs --nodes 2 or more: one for the server, others to train")
+        wrong.append(
+            f"--job {job} requires --nodes 2 or more: one for the server, and others for training"
+        )
     starter = {ScriptKind.TRL_SERVER: "accelerate", ScriptKind.TORCHRUN: "torchrun"}.get(job)
     if starter is not None and _starts_python_otherwise(job_script, starter):
-        wrong.append(f"--job {job}: {starter} starts Python; name the script only: -- train.py")
+        wrong.append(
+            f"--job {job}: {starter} starts Python itself; specify only the script: -- train.py"
+        )
     if job is not ScriptKind.CHECK and (job is ScriptKind.TRL_SERVER) != bool(job_script.model):
         wrong.append("--served-model and --job trl-server require each other")
     if job in (ScriptKind.TRL_SERVER, ScriptKind.VERL) and not allocation.gpus:
-        wrong.append(f"--job {job} needs GPUs: --gpus N for each node")
+        wrong.append(f"--job {job} requires GPUs; specify the number per node with --gpus N")
     if job in (ScriptKind.RAY, ScriptKind.VERL) and "RAY_ADDRESS" in job_script.given:
-        wrong.append(f"--env RAY_ADDRESS: --job {job} sets it, to the Ray that it starts")
+        wrong.append(
+            f"--env RAY_ADDRESS: --job {job} sets it to the address of the Ray cluster"
+            " that it starts"
+        )
     if job_script.container.pyxis and job_script.container.words:
         wrong.append("--apptainer and --pyxis cannot be combined")
     return wrong
@@ -369,7 +384,8 @@ def _places(job_script: JobScript) -> list[str]:
         if not re.fullmatch(rf"/{sign}*", path)
     ]
     return wrong + [
-        f"--bind {bind!r}: expected SOURCE or SOURCE:PLACE[:ro], absolute, without {without}"
+        f"--bind {bind!r}: expected SOURCE or SOURCE:PLACE[:ro], with absolute paths without"
+        f" {without}"
         for bind in job_script.container.binds
         if not re.fullmatch(rf"/{sign}*(:/{sign}*(:r[ow])?)?", bind)
     ]
@@ -391,12 +407,12 @@ def words(allocation: Allocation, *, log: bool) -> list[str]:
     return (
         wrong
         + [
-            f"--sbatch {word!r}: expected an option with its value, as in --sbatch=--qos=high"
+            f"--sbatch {word!r}: expected an option with its value, such as --sbatch=--qos=high"
             for word in allocation.more
             if not re.fullmatch(r"--?[a-zA-Z][\w-]*(=\S+)?", word, re.ASCII)
         ]
         + [
-            f"--sbatch {word!r}: the script sets it"
+            f"--sbatch {word!r}: the script sets this option"
             for word in allocation.more
             if re.fullmatch(f"({OURS}{f'|{LOGS}' if log else ''})(=.*)?", word)
         ]

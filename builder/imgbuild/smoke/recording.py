@@ -79,13 +79,13 @@ def diff_ids(image: ImageDigests) -> tuple[Digest, ...]:
     return tuple(layer.diff_id for layer in image.layers)
 
 
-def counting(
+def counted_runs(
     project: Project, target_digests: image_digests.TargetDigests
 ) -> dict[Arch, tuple[RecordedRun, ...]]:
     """The runs that count for a target's images, by architecture; InputError as `read_records`."""
     smoke_records = records.read_records(project.images, target_digests.target)
     return {
-        arch: records.counting(smoke_records, arch, image.config, diff_ids(image))
+        arch: records.counted_runs(smoke_records, arch, image.config, diff_ids(image))
         for arch, image in target_digests.arch.items()
     }
 
@@ -104,7 +104,7 @@ def tested(project: Project, lock: Lock, arches: Iterable[Arch]) -> Tier | None:
         what="list of digests",
         hint=lock_file.damaged(lock.target),
     )
-    runs = counting(project, target_digests)
+    runs = counted_runs(project, target_digests)
     passed = [run.tier for arch in arches for run in runs.get(arch, ()) if run.good]
     return max(passed, key=records.TIERS.index, default=None)
 
@@ -126,7 +126,7 @@ def _locked_digests(
     if target not in project.locked_targets():
         refuse(
             place,
-            f"it is of the target {target!r}, which has no lock here",
+            f"it belongs to the target {target!r}, which has no lock here",
             hint="select its project: --matrix FILE; locked here: "
             f"{', '.join(project.locked_targets())}",
         )
@@ -158,7 +158,7 @@ def _other(
     has = f"configuration {image.config}" if image is not None else "no image"
     refuse(
         place,
-        f"it is of {target} on {arch} with configuration {config}; {path} has {has} there",
+        f"it belongs to {target} on {arch} with configuration {config}, but {path} has {has}",
         hint="record it at the git revision that has that image's digest, or test the"
         " current image",
     )
@@ -178,5 +178,8 @@ def _recorded_run(image_run: ImageRun) -> RecordedRun:
     needed = runner.GPU_TIERS.get(recorded_run.tier, 0)
     if len(recorded_run.gpu) < needed:
         named = ", ".join(recorded_run.gpu) or "none"
-        refuse(image_run.place, f"tier {recorded_run.tier} needs {needed} GPU(s); it names {named}")
+        refuse(
+            image_run.place,
+            f"tier {recorded_run.tier} requires {needed} GPU(s), but it lists {named}",
+        )
     return recorded_run

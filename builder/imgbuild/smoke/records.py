@@ -174,9 +174,9 @@ def _faults(smoke_records: SmokeRecords, target: str, file: str) -> Iterable[Pro
             yield _problem(f"{place}.config", "unknown digest", run.config, "a key of `images`")
         if run.good != (run.passed > 0 and not run.failed):
             counts = f"{run.result}, {run.passed} passed, {run.failed} failed"
-            yield _problem(f"{place}.result", "it does not agree with the numbers of cases", counts)
+            yield _problem(f"{place}.result", "it does not match the numbers of cases", counts)
         if (run.first is not None) != (run.failed > 0):
-            text = "it must be set if and only if a case failed"
+            text = "it must be set exactly if a case failed"
             yield _problem(f"{place}.first", text, run.first)
         if run.through.partition(" ")[0] not in PLACES:
             choices = f"one of {', '.join(PLACES)}"
@@ -217,7 +217,7 @@ def add(
         return codec.write(records_path(images, target), merged, below=images.parent)
 
 
-def counting(
+def counted_runs(
     recorded: SmokeRecords, arch: Arch, config: Digest, diff_ids: tuple[Digest, ...]
 ) -> tuple[RecordedRun, ...]:
     """The runs that count for an image: the latest of each tier on each type of GPU, by tier.
@@ -270,7 +270,7 @@ def by_other_digest(runs: Iterable[RecordedRun], digest: Digest) -> dict[Digest,
 
 def equal_image(digest: Digest) -> str:
     """The note on a run whose image has another digest, but the same content."""
-    return f"on an image of equal configuration, {digest[:DIGITS]}…"
+    return f"on an image with the same configuration, {digest[:DIGITS]}…"
 
 
 def listed(versions: Mapping[str, str]) -> dict[str, str]:

@@ -34,7 +34,7 @@ def image_runs(path: Path) -> tuple[ImageRun, ...]:
     if not file.is_file():
         message = f"{path}: no such file or folder"
         if path.exists():
-            message = f"{path} has no test results: it has no {ANSWER}"
+            message = f"{path} has no test results, because {ANSWER} is missing"
         raise InputError(message, hint="pass an output file of `imgbuild smoke --json`")
     answers = codec.read(file, tuple[SmokeRun, ...], what="report of imgbuild smoke", hint=AGAIN)
     runs = [answer for answer in answers if is_run(answer)]
@@ -55,7 +55,7 @@ def image_run(run: SmokeRun, place: str = "") -> ImageRun:
             place,
             f"its {run.tier} tests have no record of the tested image"
             f" ({run.through or 'an older imgbuild'})",
-            hint="test an image, not an environment or a SIF of unknown origin",
+            hint="test an image, not an environment or a SIF file of unknown origin",
         )
     return ImageRun(place=place, run=run)
 

@@ -316,7 +316,7 @@ def read_report(
         message = (
             f"{expected.target}: the smoke tests did not run (status {result.status}):\n{tail}"
         )
-        hint = f"inspect the image: imgbuild run {expected.target} -- sh"
+        hint = f"to inspect the image, run: imgbuild run {expected.target} -- sh"
         raise WorkFailed(message, hint=hint) from error
     if document.format != FORMAT or document.tier != tier:
         message = (
@@ -328,7 +328,7 @@ def read_report(
     if (result.status == 0) != passed(report.cases):
         message = (
             f"{expected.target}: the smoke tests ended with status {result.status}, but their"
-            f" report has {counts(report.cases)}"
+            f" report lists {counts(report.cases)}"
         )
         raise WorkFailed(message)
     return report

@@ -128,7 +128,7 @@ def contents(layers: Sequence[LayerFile]) -> Contents:
     texts: dict[tuple[int, int], bytes] = {}  # of accounts, by layer and member
     for number, layer in enumerate(layers, start=1):
         with inflated(layer) as stream:
-            tree.add_headers(_keeping(Reader(stream, str(layer.path)), number, texts))
+            tree.add_headers(_members_with_accounts(Reader(stream, str(layer.path)), number, texts))
     paths = {path.strip("/"): node.target or None for path, node in tree.walk()}
     nodes = {path: tree.find(path) for path in ACCOUNTS}
     accounts = {
@@ -139,7 +139,9 @@ def contents(layers: Sequence[LayerFile]) -> Contents:
     return Contents(paths=paths, accounts=accounts)
 
 
-def _keeping(layer: Reader, number: int, texts: dict[tuple[int, int], bytes]) -> Iterator[Entry]:
+def _members_with_accounts(
+    layer: Reader, number: int, texts: dict[tuple[int, int], bytes]
+) -> Iterator[Entry]:
     """Yield the members of `layer`; add the content of account files to `texts`."""
     for member, entry in enumerate(layer, start=1):
         if posixpath.normpath(entry.path.lstrip("/")) in ACCOUNTS and entry.type in FILES:

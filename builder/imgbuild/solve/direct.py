@@ -32,7 +32,7 @@ from imgbuild.solve import git_tree, native_code
 from imgbuild.solve.git_tree import GitTree
 from imgbuild.values import Arch, normalize, sha256
 from imgbuild.wheel import editable as wheel
-from imgbuild.wheel.build_tag import build_tag
+from imgbuild.wheel.local_version import local_version_label
 from imgbuild.wheel.tags import Tags
 
 REASON = "required by the project as a git repository"
@@ -128,7 +128,7 @@ def look_up(
         before = sources.setdefault(each.package, str(address))
         if before != str(address):
             message = f"{each.place}: {each.package} has two URLs: {before} and {address}"
-            raise InputError(message, hint="leave one of them out")
+            raise InputError(message, hint="omit one of them")
         if each.package not in direct:
             direct[each.package] = (
                 _from_git(each, address, context)
@@ -169,17 +169,19 @@ def _address(
         return None
     try:
         if declared.path or urlsplit(text).scheme in ("file", ""):
-            return _of_file(text, folder)
+            return _file_address(text, folder)
         return addresses.read(text)
     except ValueError as error:
-        message = f"{declared.place}: {declared.package} @ {addresses.shown(text)}: {error}"
+        message = (
+            f"{declared.place}: {declared.package} @ {addresses.without_secrets(text)}: {error}"
+        )
         raise InputError(message, hint=_FORMS) from None
 
 
 _FORMS = "NAME @ https://HOST/FILE.whl, NAME @ git+https://HOST/PATH@REV, or a path of the project"
 
 
-def _of_file(text: str, folder: Path | None) -> WheelAddress:
+def _file_address(text: str, folder: Path | None) -> WheelAddress:
     """A file of the project given by path or `file:` URL; ValueError for any other URL."""
     parts = urlsplit(text)
     path = Path(unquote(parts.path) if parts.scheme == "file" else text)
@@ -340,7 +342,7 @@ def compiled(direct: Direct) -> tuple[str, ...]:
     return tuple(
         f"{item.file.name} is compiled for torch {tag.torch}, according to its name"
         for item in direct.values()
-        if (tag := build_tag(item.version)).torch
+        if (tag := local_version_label(item.version)).torch
     )
 
 

@@ -91,10 +91,10 @@ def read(text: str, label: str, context: Context, *, form: str) -> tuple[GitAddr
     try:
         address = addresses.read(text)
     except ValueError as error:
-        message = f"{label}: {addresses.shown(text)}: {error}"
+        message = f"{label}: {addresses.without_secrets(text)}: {error}"
         raise InputError(message, hint=form) from None
     if not isinstance(address, GitAddress):
-        message = f"{label}: {addresses.shown(text)}: not the URL of a git repository"
+        message = f"{label}: {addresses.without_secrets(text)}: not the URL of a git repository"
         raise InputError(message, hint=form)
     try:
         address = resolved(address, context)
@@ -105,7 +105,7 @@ def read(text: str, label: str, context: Context, *, form: str) -> tuple[GitAddr
 
 
 def resolved(address: GitAddress, context: Context) -> GitAddress:
-    """Resolve the revision of `address` to a commit, through the repository unless it is one.
+    """Resolve the revision of `address` to a commit, by querying the repository if necessary.
 
     InputError if the repository has no such branch, tag or commit.
     """

@@ -42,7 +42,7 @@ def of_pin(catalogue: Catalogue, package: str, version: str) -> str | None:
     if not files:
         return f"{package}: the index {index} has no such package"
     named = [file for file in files if same_version(file.version, version)]
-    near = nearest(Version(version), in_reach(catalogue, package, Version(version)))
+    near = nearest(Version(version), versions_within_a_year(catalogue, package, Version(version)))
     none = "no similar version is compatible" if offers else "no version is compatible"
     fitting = f"nearest compatible: {' and '.join(near)}" if near else none
     if not named:
@@ -50,7 +50,7 @@ def of_pin(catalogue: Catalogue, package: str, version: str) -> str | None:
     return f"{package} {version}: {_why(catalogue, package, named)}; {fitting}"
 
 
-def in_reach(catalogue: Catalogue, package: str, version: Version) -> list[Version]:
+def versions_within_a_year(catalogue: Catalogue, package: str, version: Version) -> list[Version]:
     """The available versions that are at most a year older than `version`.
 
     An older file without a platform tag is no alternative: tensordict 0.1.2 is compatible with
@@ -90,7 +90,7 @@ def of_range(catalogue: Catalogue, package: str, spec: str) -> str:
     return f"the newest {package} on the index {index} is {top}"
 
 
-def nothing(catalogue: Catalogue, package: str) -> str:
+def of_package(catalogue: Catalogue, package: str) -> str:
     """Why `package` has no usable version at all."""
     files = catalogue.indexes.files(package)
     if not files:

@@ -30,7 +30,7 @@ def read(text: str, place: str, context: Context) -> str:
             (folder / name).write_text(content, encoding="utf-8")
         package = local_package.describe(Reading(ProjectFiles(folder)), ".")
     if package is None or not package.name:
-        label = f"{place}: {addresses.shown(text)}"
+        label = f"{place}: {addresses.without_secrets(text)}"
         message = f"{label}: its pyproject.toml, setup.cfg and setup.py do not declare a name"
         raise InputError(message, hint=FORM)
     return normalize(package.name)

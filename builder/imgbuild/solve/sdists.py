@@ -95,7 +95,10 @@ class SdistWheels:
         if sdist.name in self._made or path is None:
             return self._made.get(sdist.name)
         recipe = self._recipe(package, sdist, str(sdist.version))
-        lines = [*sdist_wheel.system(path, sdist.name).requires, *self._of_same_lock(package)]
+        lines = [
+            *sdist_wheel.system(path, sdist.name).requires,
+            *self._same_lock_requirements(package),
+        ]
         more: Sequence[str] = lines
         while more:
             recipe = msgspec.structs.replace(recipe, requires=self._resolve(package, lines))
@@ -138,7 +141,7 @@ class SdistWheels:
             refuse_other(recipe, wheel)
             return msgspec.structs.replace(recipe, wheel=wheel)
 
-        return self._with_builders(recipe, [*lines, *self._of_same_lock(package)], _make)
+        return self._with_builders(recipe, [*lines, *self._same_lock_requirements(package)], _make)
 
     def described(
         self, package: str, source: LockedFile, env: Mapping[str, str]
@@ -208,7 +211,7 @@ class SdistWheels:
         """The minor release of Python for which wheels are built."""
         return self._catalogue.rules.tags.python
 
-    def _of_same_lock(self, package: str) -> list[str]:
+    def _same_lock_requirements(self, package: str) -> list[str]:
         pins = self._catalogue.rules.pins
         required = self._sdists[package].requires
         missing = [name for name in required if name not in pins]
@@ -248,7 +251,7 @@ class SdistWheels:
         try:
             chosen = uv.resolve(self._catalogue, lines, self._bounds, self._store)
         except uv.Unsolvable as error:
-            message = f"no set of packages satisfies the build requirements of {package}"
+            message = f"no package set satisfies the build requirements of {package}"
             raise NoSolution(message, reasons=of_resolver(str(error))) from error
         wheels = []
         for item in chosen:
@@ -267,7 +270,7 @@ def refuse_other(recipe: BuiltWheel, wheel: LockedFile) -> None:
     if package != recipe.package:
         message = f"{recipe.sdist.file} does not yield a wheel of {recipe.package}"
         reasons = (f"the build produced the package {package}: {wheel.file}",)
-        raise NoSolution(message, reasons=reasons, hint=f"name it {package}")
+        raise NoSolution(message, reasons=reasons, hint=f"use the name {package}")
 
 
 def _single_url(url: str) -> list[str]:

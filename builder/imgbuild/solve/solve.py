@@ -51,7 +51,7 @@ from imgbuild.solve.sdists import SdistWheels, host_arch, host_rules
 from imgbuild.solve.torch import TORCH
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
-from imgbuild.wheel.build_tag import build_tag
+from imgbuild.wheel.local_version import local_version_label
 from imgbuild.wheel.tags import Tags
 
 Named = TypeVar("Named", Wheel, BuiltWheel)
@@ -83,7 +83,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
 def resolve(problem: SolveProblem) -> Resolution:
     """Resolve every input of the target; lists are sorted by package.
 
-    NoSolution, with the reasons, if no set of packages satisfies the target; FetchFailed if an
+    NoSolution, with the reasons, if no package set satisfies the target; FetchFailed if an
     index or archive does not respond.
     """
     with opened(problem) as prepared:
@@ -94,7 +94,7 @@ def resolve(problem: SolveProblem) -> Resolution:
 
 @contextlib.contextmanager
 def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
-    """Prepare `problem` and keep its build context open; NoSolution if its pins cannot be met.
+    """Prepare `problem` and keep its build context open; NoSolution if its pins are unsatisfiable.
 
     Wheels can be built from sdists inside the context only.
     """
@@ -398,7 +398,7 @@ def with_sdists(
 ) -> Catalogue:
     """Add sdists of the matrix and git repositories among `packages` to the catalogue `plain`.
 
-    Versions for which `hide` returns true are left out.
+    Versions for which `hide` returns true are omitted.
     """
     context = problem.context
     sdists = direct.sdists(packages, problem.matrix.sdists)
@@ -506,7 +506,7 @@ def _resolve_once(
     prepared: PreparedTarget, learned: Sequence[Constraint], present: set[str]
 ) -> tuple[uv.ChosenPackage, ...]:
     def amend(package: str, version: Version) -> Sequence[str]:
-        tagged = build_tag(str(version)).requires if package in prepared.direct else ()
+        tagged = local_version_label(str(version)).requires if package in prepared.direct else ()
         return (*constraints.required(learned, package, str(version), present), *tagged)
 
     problem = prepared.problem
@@ -520,7 +520,7 @@ def _resolve_once(
         hint = f"add {error.package} to the requirements of the project, with a URL or version"
         raise NoSolution(message, reasons=reasons, hint=hint) from error
     except uv.Unsolvable as error:
-        message = f"no set of packages satisfies {problem.name} on {problem.arch}"
+        message = f"no package set satisfies {problem.name} on {problem.arch}"
         raise NoSolution(
             message,
             reasons=(
@@ -553,7 +553,7 @@ def _run_uv(
 def bounds_of(prepared: PreparedTarget) -> uv.ResolverBounds:
     """Bounds for uv: the CUDA release, and the constraints of the project's files.
 
-    Bounds on packages that a published target locks are left out.
+    Bounds on packages that a published target locks are omitted.
     """
     problem, required = prepared.problem, prepared.problem.requirements
     held = prepared.published.versions if prepared.published is not None else {}

@@ -16,7 +16,7 @@ import msgspec
 
 from imgbuild.cache.store import Store
 from imgbuild.errors import ImgbuildError, InputError
-from imgbuild.index.catalogue import Amend, Catalogue, nothing
+from imgbuild.index.catalogue import Amend, Catalogue, no_additions
 from imgbuild.system import process, programs
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.system.uv_program import binary, clean
@@ -110,7 +110,7 @@ def resolve(
     requirements: Sequence[str],
     bounds: ResolverBounds,
     store: Store,
-    amend: Amend = nothing,
+    amend: Amend = no_additions,
 ) -> tuple[ChosenPackage, ...]:
     """Resolve from `catalogue` with METADATA amended; Unsolvable if there is no solution.
 

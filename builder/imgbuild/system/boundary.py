@@ -20,8 +20,8 @@ from imgbuild.system.folder import CHUNK, regular_file
 
 P = ParamSpec("P")
 R = TypeVar("R")
-REMEDY = "it is damaged or malicious: fetch it again, or use another version"
-NONSENSE = "the server's response is invalid: use another server, or contact its administrator"
+REMEDY = "it is damaged or malicious; download it again, or use another version"
+NONSENSE = "the server's response is invalid; use another server, or contact its administrator"
 LIMIT = 256 << 20  # bytes of a document
 SHOWN = 200  # characters of another error's text
 

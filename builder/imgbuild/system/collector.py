@@ -22,7 +22,7 @@ def process_ends() -> None:
 def paused(*, freeze: bool = False) -> Iterator[None]:
     """Run the block without Python's cyclic garbage collector; restores its previous state.
 
-    `freeze`: later searches for cycles leave out the objects that exist at the end, which would
+    `freeze`: later searches for cycles omit the objects that exist at the end, which would
     take seconds for millions of them. That concerns all objects of the process, whose cycles then
     remain, with their open files. Without `process_ends`, it has no effect.
     """

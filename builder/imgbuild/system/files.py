@@ -20,7 +20,8 @@ from imgbuild.system.amounts import size_text
 from imgbuild.system.folder import OTHERS, OpenFolder, regular_file, remove_all, try_lock
 
 NO_SPACE_HINT = (
-    "free some space: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
+    "free some space with `imgbuild cache prune --max-size 20G`, or set IMGBUILD_CACHE to a folder"
+    " on another disk"
 )
 
 CACHE_HINT = "set IMGBUILD_CACHE to a writable folder"
@@ -44,7 +45,9 @@ def home() -> Path:
     try:
         return Path.home()
     except RuntimeError as error:
-        message = f"no home folder: HOME is not set, and user id {os.getuid()} has no passwd entry"
+        message = (
+            f"no home folder found: HOME is not set, and user ID {os.getuid()} has no passwd entry"
+        )
         raise InputError(message, hint="set HOME, or IMGBUILD_CACHE and XDG_CONFIG_HOME") from error
 
 
@@ -160,7 +163,7 @@ def is_own(folder: Path, *, hint: str) -> bool:
     except FileNotFoundError:
         return True
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        message = f"{folder} does not belong to this user (user id {os.geteuid()})"
+        message = f"{folder} does not belong to the current user (user ID {os.geteuid()})"
         raise InputError(message, hint=hint)
     return not status.st_mode & OTHERS
 

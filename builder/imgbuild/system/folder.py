@@ -37,7 +37,7 @@ LEVELS = 100  # of folders
 CHUNK = 1 << 20
 OTHERS = 0o022  # the modes with which other users may write
 REMEDY = "remove it, or move it elsewhere"
-LINK_REMEDY = "remove it: links are not followed there"
+LINK_REMEDY = "remove it, because links are not followed there"
 
 
 class OpenFolder:
@@ -256,8 +256,10 @@ class OpenFolder:
     def _parts(self, name: str) -> list[str]:
         parts = name.split("/")
         if any(part in ("", ".", "..") or "\0" in part for part in parts):
-            message = f"{self.path}: {name!r} is not a relative path below it"
-            raise InputError(message, hint="use a relative path without `..`")
+            message = f"{self.path}: {name!r} is not a path inside this folder"
+            raise InputError(
+                message, hint="use a relative path without empty components, `.` or `..`"
+            )
         return parts
 
 
@@ -428,10 +430,13 @@ def _is_made_private(folder: OpenFolder) -> bool:
     status = os.fstat(folder.descriptor)
     if status.st_uid != os.geteuid():
         message = (
-            f"{folder.path} belongs to user id {status.st_uid}, who could change the builds of"
-            f" this user (user id {os.geteuid()})"
+            f"{folder.path} belongs to user ID {status.st_uid}, who could change the builds of the"
+            f" current user (user ID {os.geteuid()})"
         )
-        hint = "set IMGBUILD_CACHE to a folder of this user, or to a shared one (mode 1777, root's)"
+        hint = (
+            "set IMGBUILD_CACHE to a folder of the current user, or to a shared one (owned by"
+            " root, mode 1777)"
+        )
         raise InputError(message, hint=hint)
     if not status.st_mode & OTHERS:
         return True

@@ -48,7 +48,10 @@ LARGEST = 64 << 20  # bytes of a file that is written to a folder
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 SHORT = re.compile(r"[0-9a-f]{4,63}")
 NAMED = 4  # branches and tags in a hint
-HINT = "git uses your credentials (credential helper, netrc, ssh); try: git ls-remote URL"
+HINT = (
+    "git uses your credentials (credential helper, netrc, ssh); to test them, run: git ls-remote"
+    " URL"
+)
 
 
 class TreeEntry(msgspec.Struct, frozen=True):
@@ -94,7 +97,7 @@ def commit_of(url: str, revision: str, folder: Path) -> str:
             return commit
     if not revision:
         message = f"{url}: the repository has no default branch"
-        raise InputError(message, hint="use a branch, a tag or a commit: …@REV")
+        raise InputError(message, hint="specify a branch, a tag or a commit: …@REV")
     names = sorted(name.rpartition("/")[2] for name in remote_refs(url))
     some = ", ".join([name for name in names if not name.endswith("^{}")][:NAMED])
     message = f"{url} has no branch, tag or commit {revision}"
@@ -114,7 +117,7 @@ def _patterns(revision: str) -> tuple[str, ...]:
 def write_commit(url: str, commit: str, folder: Path, place: Path) -> None:
     """Write the files of a commit, as stored in git's objects, to the new folder `place`.
 
-    `folder` is new, for the repository. Files over LARGEST and submodules are left out. FetchFailed
+    `folder` is new, for the repository. Files over LARGEST and submodules are omitted. FetchFailed
     if the commit cannot be fetched or written.
     """
     folder.mkdir(parents=True)
@@ -266,7 +269,9 @@ class ObjectReader:
         head = self._answers.readline().split()
         if len(head) != 3:
             message = f"the repository lacks the object {name}"
-            raise FetchFailed(message, hint="it is damaged on the server: use another revision")
+            raise FetchFailed(
+                message, hint="use another revision, because this one is damaged on the server"
+            )
         left = int(head[2])
         while left:
             piece = self._answers.read(min(left, PIECE))

@@ -57,7 +57,7 @@ def python() -> list[str]:
 def environment(program: str, added: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment in which `program` starts: this process's, with `added`.
 
-    Relative and empty entries of lists of folders are left out. Programs that read git repositories
+    Relative and empty entries of lists of folders are omitted. Programs that read git repositories
     run no command from a repository's configuration, and use no transport unless `added` allows it.
     """
     env = {**os.environ, **(added or {})}

@@ -18,7 +18,7 @@ from imgbuild.system import control_characters
 from imgbuild.system.control_characters import visible
 from imgbuild.values import CONTROLS
 
-HINT = "change it in matrix.yaml, the lock, or on the command line"
+HINT = "change it in matrix.yaml, in the lock, or on the command line"
 WIDTH = 100
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./!-]*")
 _CONTROL = re.compile(f"[{CONTROLS}]")
@@ -156,5 +156,5 @@ def _reference(match: re.Match[str]) -> str:
 
 def _refuse(text: str, signs: re.Pattern[str]) -> None:
     if match := signs.search(text):
-        message = f"{text!r} has {match[0]!r}, which cannot be quoted there"
+        message = f"{text!r} contains {match[0]!r}, which cannot be quoted there"
         raise InputError(message, hint=HINT)

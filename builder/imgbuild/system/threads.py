@@ -76,7 +76,7 @@ def each(
         for worker in workers:
             worker.join(GRACE)
         message = f"stopped; {retained}" if retained else "stopped"
-        raise Interrupted(message, hint="run it again to continue") from None
+        raise Interrupted(message, hint="run the command again to continue") from None
     if pool.failure is not None:
         raise pool.failure
     return [pool.done[place] for place in range(len(items))]

@@ -28,7 +28,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 REPORT_SECONDS = 0.1  # between two reports of a worker's progress
 START = "import sys; sys.path.append({!r}); from imgbuild.system.workers import serve; serve()"
-DIED = "use fewer processes with --jobs if memory was exhausted; dmesg may have the cause"
+DIED = "if memory was exhausted, use fewer processes with --jobs; dmesg may show the cause"
 
 
 class Workers:

@@ -170,9 +170,8 @@ def require_times(indexes: Mapping[str, Indexes], targets: Mapping[str, Target])
         if packages
     ]
     if lines:
-        message = "\n  ".join(("upload times are unknown, which the cool-down needs:", *lines))
-        hint = (
-            "use --no-cool-down; or an index with upload times (PEP 700), or with a JSON API that"
-            " has them"
+        message = "\n  ".join(
+            ("the cool-down requires upload times, which are unknown for:", *lines)
         )
+        hint = "use --no-cool-down, or an index with upload times (PEP 700 or a JSON API)"
         raise InputError(message, hint=hint)

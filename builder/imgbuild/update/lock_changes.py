@@ -17,7 +17,7 @@ from imgbuild.values import Arch
 
 NOTHING = "No newer version could be used."
 LIMIT = 60_000  # letters; GitHub takes 65,536
-CUT = "\n\nThe rest is omitted: the text is too long.\n"
+CUT = "\n\nThe rest is omitted because the text is too long.\n"
 
 
 def markdown(updates: Sequence[RowUpdate]) -> str:
@@ -50,7 +50,7 @@ def _new_row(item: RowUpdate) -> Iterator[str]:
     )
     for entry in item.unwritten:
         yield ""
-        yield f"Not written, since a lock violates it: {code_span(str(entry))}"
+        yield f"Not written, because a lock violates it: {code_span(str(entry))}"
     if item.diff is None:
         return
     for arch, part in item.diff.arch.items():

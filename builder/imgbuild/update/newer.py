@@ -230,7 +230,7 @@ class _Lookup:
         for each in required:
             other = normalize(each.name)
             has = self._set.versions.get(other)
-            if has is None or other == package or (package == TORCH and _of_cuda(each)):
+            if has is None or other == package or (package == TORCH and _is_cuda_requirement(each)):
                 continue
             if each.specifier.contains(has, prereleases=True):
                 continue
@@ -300,7 +300,9 @@ def file_reasons(files: Sequence[IndexFile], machines: Sequence[Tags]) -> tuple[
             continue
         refusing = next((file for file in (*here, *wheels) if not _accepts(file, tags)), None)
         if refusing is not None:
-            reasons[f"requires Python {refusing.requires_python}, the set has {tags.python}"] = None
+            reasons[
+                f"requires Python {refusing.requires_python}, but the package set has {tags.python}"
+            ] = None
         else:
             minor = ".".join(tags.python.split(".")[:2])
             reasons[f"no wheel for {tags.arch} with Python {minor}"] = None
@@ -324,7 +326,7 @@ def _readable(files: Sequence[IndexFile], tags: Tags) -> IndexFile | None:
     return next((file for file in fitting if file is not None), next(iter(wheels), None))
 
 
-def _of_cuda(requirement: Requirement) -> bool:
+def _is_cuda_requirement(requirement: Requirement) -> bool:
     name = normalize(requirement.name)
     return name == METAPACKAGE or name.startswith("nvidia-")
 
@@ -336,4 +338,4 @@ def _cuda_reasons(version: Version, required: Sequence[Requirement], cuda: str) 
     release = build_of(version, required).cuda
     if release in (None, cuda):
         return []
-    return [f"its wheel is built for CUDA {release}, the set has CUDA {cuda}"]
+    return [f"its wheel is built for CUDA {release}, but the package set has CUDA {cuda}"]

@@ -31,7 +31,7 @@ from imgbuild.project_paths import CATALOGUE
 from imgbuild.resolve import engine_torch, first_matrix
 from imgbuild.resolve.choose import LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand, demands
-from imgbuild.resolve.edit_row import RowMove, moved
+from imgbuild.resolve.edit_row import RowMove, apply_move
 from imgbuild.resolve.feasible import IndexPages, obstacles
 from imgbuild.resolve.range_conflicts import changes_for, range_conflicts
 from imgbuild.solve.solve import python_of
@@ -75,8 +75,8 @@ def rows_of(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
     chosen = tuple(names) or tuple(value.targets)
     below = {value.targets[name].below for name in chosen}
     if len(below) > 1:
-        message = f"the rows {', '.join(chosen)} use several targets: {', '.join(sorted(below))}"
-        raise InputError(message, hint="name rows that use the same target")
+        message = f"the rows {', '.join(chosen)} use different targets: {', '.join(sorted(below))}"
+        raise InputError(message, hint="specify rows that use the same target")
     return chosen
 
 
@@ -107,7 +107,7 @@ def new_matrix(path: Path, data: bytes, value: Extensions, move: ProjectMove) ->
         keep_old=bool(others),
         image=keeps_image(image, move),
     )
-    text = moved(path, data, edit).decode()
+    text = apply_move(path, data, edit).decode()
     for before, after in _comments(old, new).items():
         text = text.replace(before, after)
     return text.encode()
@@ -156,7 +156,7 @@ def conflicts(
     reasons = []
     for arch in row.arch or tuple(lock.arch):
         if arch not in lock.arch:
-            reasons.append(f"matrix.yaml: {name} is for {arch}, {move.new.name} is not")
+            reasons.append(f"matrix.yaml: {name} is for {arch}, but {move.new.name} is not")
             continue
         reasons += _on(arch, row, move.new, folder, matrix, context)
     return list(dict.fromkeys(reasons))
@@ -177,7 +177,7 @@ def _on(
     tags = Tags(python=python or lock.base.python, glibc=lock.base.glibc, arch=arch)
     required = requirements_of(row, folder, tags.markers)
     reasons = [
-        f"{place}: requires Python {spec}, {new.name} has {tags.python}"
+        f"{place}: requires Python {spec}, but {new.name} has {tags.python}"
         for spec, place in required.python
         if not SpecifierSet(spec).contains(tags.python, prereleases=True)
     ]
@@ -196,7 +196,7 @@ def _on(
             target=new.name, arch=arch, versions=versions, python=tags.python, cuda=lock.cuda,
             as_of=lock.as_of, learned=constraints.read(CATALOGUE / "images"),
         )  # fmt: skip
-        reasons += _of_additions(left, facts, pages, tags)
+        reasons += _addition_conflicts(left, facts, pages, tags)
     return reasons
 
 
@@ -204,13 +204,13 @@ def _contradictions(
     row: Extension, required: ProjectRequirements, versions: Mapping[str, str], target: str
 ) -> list[str]:
     reasons = [
-        f"{place}: requires {package}{spec}, {target} has {versions[package]}"
+        f"{place}: requires {package}{spec}, but {target} has {versions[package]}"
         for package, spec, place in contradicted(required, versions)
     ]
     specs = {package: f"=={Version(pin)}" for package, pin in row.pins.items()}
     specs |= {package: wanted.spec for package, wanted in row.requires.items()}
     return reasons + [
-        f"matrix.yaml: requires {package}{spec}, {target} has {versions[package]}"
+        f"matrix.yaml: requires {package}{spec}, but {target} has {versions[package]}"
         for package, spec in specs.items()
         if package in versions
         and not SpecifierSet(spec).contains(versions[package], prereleases=True)
@@ -230,7 +230,7 @@ def _added(
     return [each for each in asked if each.package not in left_out and each.installed]
 
 
-def _of_additions(
+def _addition_conflicts(
     added: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: Tags
 ) -> list[str]:
     """Requirements of additions on packages that the target has in another version."""
@@ -248,6 +248,6 @@ def _of_additions(
     changes += itertools.chain.from_iterable(threads.each(pins, _pinned, threads=8))
     return [
         f"{', '.join(map(str, change.places))}: {change.by} requires"
-        f" {change.package}{change.wanted}, {facts.target} has {change.has}"
+        f" {change.package}{change.wanted}, but {facts.target} has {change.has}"
         for change in changes
     ]

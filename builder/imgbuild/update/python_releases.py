@@ -135,7 +135,7 @@ def _archive(url: str) -> _Archive:
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     match = _NAME.fullmatch(name)
     if match is None:
-        message = f"{name!r} is not named as an archive of python-build-standalone"
+        message = f"{name!r} is not a file name of a python-build-standalone archive"
         hint = f"such a name: {EXAMPLE}"
         raise InputError(message, hint=hint)
     return _Archive(
@@ -189,7 +189,10 @@ def _releases(response: Response, http: Http, place: str) -> Iterator[_Release]:
         size += len(chunk)
         *lines, rest = (rest + chunk).split(b"\n")
         if size > LIMIT or len(rest) > LINE:
-            message = f"{redact(place)} is longer than {LIMIT} bytes, or a line than {LINE}"
+            message = (
+                f"{redact(place)} is longer than {LIMIT} bytes, or has a line of more than {LINE}"
+                " bytes"
+            )
             raise FetchFailed(message, hint=NONSENSE)
         for line in lines:
             number += 1

@@ -21,7 +21,7 @@ from imgbuild.update.trial import Row
 
 WIDTH = 96
 DROPPED = ("recommended", "retired")
-BY_HAND = "add the row by hand; or write each target and each base on separate lines"
+BY_HAND = "add the row by hand, or write each target and each base on separate lines"
 
 
 def with_row(data: bytes, file: str, source: str, row: Row, base_of: str) -> bytes:
@@ -51,7 +51,7 @@ def _require_same(before: Matrix, row: Row, data: bytes, file: str) -> None:
         message = f"{file}: the row {row.name} cannot be written: {error.message}"
         raise InputError(message, problems=error.problems, hint=BY_HAND) from error
     if after != row.in_matrix(before):
-        message = f"{file}: the row {row.name} cannot be written so that it is read as intended"
+        message = f"{file}: the row {row.name} cannot be written without changing its meaning"
         raise InputError(message, hint=BY_HAND)
 
 

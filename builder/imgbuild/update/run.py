@@ -164,7 +164,7 @@ def _require_pinned(targets: Mapping[str, Target], options: UpdateSettings) -> N
     if unknown:
         message = f"no selected row pins {', '.join(unknown)}"
         raise InputError(
-            message, hint="versions of packages that a row does not pin are determined by its as_of"
+            message, hint="packages that a row does not pin are updated through its as_of"
         )
 
 
@@ -271,7 +271,7 @@ class Updater:
         target = self._row.target
         as_of = axes.cut_off(target, release, self._options.cool_down)
         if axis.package not in BASE_PARTS:
-            target = trial.moved(target, axis.package, release.version, as_of)
+            target = trial.with_pin(target, axis.package, release.version, as_of)
         row = msgspec.structs.replace(self._row, target=target)
         reporter = self._inputs.context.reporter
         reporter.info(
@@ -355,7 +355,7 @@ class Updater:
             moves=moves,
             refused=tuple(tried.values()),
             kept=tuple(item for key, item in known.items() if key in newer and key not in tried),
-            waiting=waiting(start),
+            waiting=versions_in_cool_down(start),
             diff=self._diff() if row else None,
             unwritten=unwritten,
         )
@@ -379,7 +379,7 @@ def planned(
     return versions
 
 
-def waiting(start: Candidates) -> dict[str, tuple[str, ...]]:
+def versions_in_cool_down(start: Candidates) -> dict[str, tuple[str, ...]]:
     """The versions in the cool-down, by package."""
     return {
         axis.package: tuple(release.version for release in axis.waiting)

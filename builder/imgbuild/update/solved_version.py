@@ -154,7 +154,9 @@ def _audited(
     lacking = _lacking(resolution, context)
     if lacking:
         number = count(len(lacking), "package")
-        return f"not done, {number} not read before: {', '.join(lacking[:SHOWN])}", ()
+        return (
+            f"not audited, because {number} are not in the cache: {', '.join(lacking[:SHOWN])}"
+        ), ()
     with Library(context.store, Blocks(context.http)) as library:
         release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
         published = prepared.published.versions if prepared.published is not None else {}

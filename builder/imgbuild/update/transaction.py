@@ -103,7 +103,7 @@ def recover(project: Project) -> str:
         raise InputError(message, hint=f"remove {folder}")
     other = _changed_since(project, journal.files)
     if other:
-        message = f"after an interrupted update these files were changed: {', '.join(other)}"
+        message = f"these files were changed after an interrupted update: {', '.join(other)}"
         raise InputError(message, hint=hint)
     _apply(project, folder, journal)
     return f"finished an interrupted update: {journal.summary}"

@@ -95,7 +95,7 @@ def scratch_project(project: Project, inputs: Inputs) -> Iterator[Project]:
         yield scratch
 
 
-def moved(target: Target, package: str, version: str, as_of: datetime.date) -> Target:
+def with_pin(target: Target, package: str, version: str, as_of: datetime.date) -> Target:
     """`target` with one pin at another version, and its cut-off day."""
     pins = {**target.pins, package: version}
     return msgspec.structs.replace(target, pins=pins, as_of=as_of)
@@ -172,7 +172,7 @@ def _solved(scratch: Project, row: Row, held: Container[str], inputs: Inputs) ->
     whole = msgspec.structs.replace(row, target=loose).in_matrix(inputs.matrix)
     known = constraints.read(scratch.images)
     problem = SolveProblem(whole, row.name, target.arch[0], inputs.context, known)
-    with inputs.context.reporter.step(f"resolving {row.name} with other versions of its pins"):
+    with inputs.context.reporter.step(f"resolving {row.name} with different pins"):
         versions = solve.resolve(problem).versions
     chosen = {
         name: _same_or(pin, versions.get(name) if name in requires else None)

@@ -65,8 +65,8 @@ def of_lock(
     if overlay is not None and overlay.row.extends is not None:
         published = overlay.published.lock.arch.get(arches[0])
         for package, version in (published.versions if published is not None else {}).items():
-            kept[package] = _kept(package, version, overlay.published.name, others)
-    wanted = _required_versions(overlay) if overlay is not None else _of_target(lock)
+            kept[package] = _reason_to_keep(package, version, overlay.published.name, others)
+    wanted = _required_versions(overlay) if overlay is not None else _target_requirements(lock)
     return VersionSet(
         name=lock.target,
         tags=tuple(Tags(python=python, glibc=lock.base.glibc, arch=arch) for arch in arches),
@@ -84,14 +84,18 @@ def indexes_of(matrix: Matrix, name: str, context: Context) -> Indexes:
     """The indexes of target `name`, without upload times, which would need other pages."""
     target = matrix.targets[name]
     addresses = places(matrix, target, uv.default_index)
-    return Indexes(_untimed(addresses), target.indexes, matrix.default_index, context.http)
+    return Indexes(
+        _indexes_without_times(addresses), target.indexes, matrix.default_index, context.http
+    )
 
 
-def _untimed(addresses: Mapping[str, IndexAddress]) -> dict[str, IndexAddress]:
+def _indexes_without_times(addresses: Mapping[str, IndexAddress]) -> dict[str, IndexAddress]:
     return {name: msgspec.structs.replace(each, timed=False) for name, each in addresses.items()}
 
 
-def _kept(package: str, version: str, target: str, others: Sequence[LockedElsewhere]) -> str:
+def _reason_to_keep(
+    package: str, version: str, target: str, others: Sequence[LockedElsewhere]
+) -> str:
     """Why `extends` keeps a package, and which other target has the newest version of it."""
     newer = [
         (Version(has), other.target)
@@ -106,7 +110,7 @@ def _kept(package: str, version: str, target: str, others: Sequence[LockedElsewh
     return f"{text}; {names[-1]} has {newest}"
 
 
-def _of_target(lock: Lock) -> dict[str, RequiredVersion]:
+def _target_requirements(lock: Lock) -> dict[str, RequiredVersion]:
     return {
         normalize(package): RequiredVersion(spec=spec, place="the target")
         for package, spec in lock.requirements.items()

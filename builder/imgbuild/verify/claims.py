@@ -20,8 +20,8 @@ from imgbuild.verify.checks import Failed, Lacking, Unchecked
 from imgbuild.verify.image import Expected
 
 NO_KEY = (
-    "no --key: anyone who can write to the registry could have put it there"
-    " (signatures without a key: cosign verify --certificate-identity …)"
+    "no --key was passed, and anyone with write access to the registry could have attached it (to"
+    " verify keyless signatures: cosign verify --certificate-identity …)"
 )
 NONE = "none is attached"
 
@@ -58,7 +58,7 @@ def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None)
             f" {ours[0].digests[0]}"
         )
         raise Failed(message)
-    return f"the key signed this digest ({len(right)} signatures)"
+    return f"signed by the key ({len(right)} signatures)"
 
 
 def name(tag: str, digest: Digest, expected: Expected, today: datetime.date) -> str:
@@ -130,7 +130,7 @@ def signed_statements(
         return attached_statements
     signed = [statement for statement in attached_statements if statement.signed]
     if not signed:
-        message = f"{attached_statements[0].place} is not signed by the key, and no other is"
+        message = f"no document is signed by the key, such as {attached_statements[0].place}"
         raise Failed(message)
     return signed
 

@@ -57,7 +57,7 @@ def of_folder(path: Path) -> ExpectedLock:
     """
     folder = path if path.is_dir() else path.parent
     if not (folder / LOCK).is_file() or (path != folder and path.name != LOCK):
-        message = f"{path} is neither a {LOCK} nor a folder with one"
+        message = f"{path} is neither a {LOCK} nor a folder that contains one"
         raise InputError(message, hint=f"pass the {LOCK} next to its digests.json")
     if folder.parent.name == "images":
         inner = folder.parent.parent

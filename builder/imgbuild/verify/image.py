@@ -123,7 +123,9 @@ def _check_layers(
 def _named(digest: Digest, expected: Expected) -> str:
     arches = expected.arches(digest)
     if not arches:
-        message = f"{digest}; digests.json of {expected.target} has {expected.digest}"
+        message = (
+            f"the digest is {digest}, but digests.json of {expected.target} has {expected.digest}"
+        )
         raise Failed(message)
     return f"{digest} is {expected.target} for {', '.join(arches)}"
 
@@ -138,7 +140,7 @@ def _document(summary: PlatformImage, expected: Expected) -> ImageDocuments:
 def _manifest(summary: PlatformImage, expected: Expected) -> str:
     target_digests = digest_of(_document(summary, expected).manifest)
     if summary.manifest.digest != target_digests:
-        message = f"the digest is {summary.manifest.digest}; digests.json has {target_digests}"
+        message = f"the digest is {summary.manifest.digest}, but digests.json has {target_digests}"
         raise Failed(message)
     return target_digests
 
@@ -147,7 +149,7 @@ def _config(summary: PlatformImage, expected: Expected) -> str:
     target_digests = _document(summary, expected).config
     if summary.config_data != target_digests:
         actual = summary.config.digest
-        message = f"the digest is {actual}; digests.json has {digest_of(target_digests)}"
+        message = f"the digest is {actual}, but digests.json has {digest_of(target_digests)}"
         raise Failed(message)
     return digest_of(target_digests)
 
@@ -163,7 +165,7 @@ def _layers(summary: PlatformImage, expected: Expected) -> str:
             )
             raise Failed(message)
     if len(layers) != len(target_digests):
-        message = f"{len(layers)} layers; digests.json has {len(target_digests)}"
+        message = f"{len(layers)} layers, but digests.json has {len(target_digests)}"
         raise Failed(message)
     return f"{len(layers)} layers with the digests and sizes of digests.json"
 
@@ -189,7 +191,7 @@ def _bytes(
 ) -> str:
     total = sum(layer.size for layer, _ in layers)
     if not whole:
-        message = f"--blobs reads and hashes {total / 1e9:.2f} GB; engines do so on pull"
+        message = f"--blobs reads and hashes {total / 1e9:.2f} GB, as engines do on pull"
         raise Unchecked(message)
     if not layers:
         raise Lacking(NO_LAYERS)

@@ -38,14 +38,16 @@ def sign(
     if signer_lock is None:
         _refuse(place, verify(place, VerifyOptions(), client.reporter).checks)
         client.reporter.warn(
-            f"{reference}: only its digest is signed, since anyone could have attached the other"
+            f"{reference}: only its digest is signed, because anyone could have attached the other"
             " documents; to sign provenance and SBOMs too, pass your own lock with --target or"
             " --lock"
         )
         descriptors = {
             descriptor.digest: descriptor for descriptor in (place.top, *manifests(place))
         }
-        return tuple(_how(place, key)(descriptor, ()) for descriptor in descriptors.values())
+        return tuple(
+            _signing_function(place, key)(descriptor, ()) for descriptor in descriptors.values()
+        )
     checklist = Checklist(client.reporter)
     image.check(place, signer_lock.contents, checklist, whole=False)
     _refuse(place, checklist.checks)
@@ -56,17 +58,17 @@ def sign(
     )
     if key is not None:
         return pushed.sign_image(client, reference.repository, lock_bundle, arches, statement, key)
-    return pushed.sign_all(lock_bundle, arches, (statement,), _how(place, key))
+    return pushed.sign_all(lock_bundle, arches, (statement,), _signing_function(place, key))
 
 
 def _circumstances(signer_lock: ExpectedLock) -> BuildDetails:
     """Commit and builder of the lock's checkout; for a lock alone, little more than its digest."""
     if signer_lock.project is None:
-        return provenance.bare(signer_lock.sha256)
+        return provenance.details_of_lock(signer_lock.sha256)
     return provenance.circumstances(signer_lock.project, signer_lock.contents.target)
 
 
-def _how(place: InRegistry, key: PrivateKey | None) -> Sign:
+def _signing_function(place: InRegistry, key: PrivateKey | None) -> Sign:
     """The function that signs one image: with `key`, or by cosign without one."""
 
     def _sign(subject: Descriptor, payloads: Sequence[bytes]) -> Signed:

@@ -25,8 +25,8 @@ from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked, Verifi
 from imgbuild.verify.claims import AttachedStatement
 from imgbuild.verify.expected_lock import ExpectedLock
 
-LAYOUT = "a layout has none; verify the image in a registry"
-NO_LOCK = "there is no lock to compare it with"
+LAYOUT = "a layout has no signatures; verify the image in a registry"
+NO_LOCK = "there is no lock to compare the image with"
 
 Rebuild = Callable[[ExpectedLock, Sequence[Arch]], str]
 
@@ -276,10 +276,10 @@ class Verification:
             raise Unchecked(message)
         arches = expected.contents.arches(self.place.top.digest)
         if not arches:
-            message = "not built: the image does not match this lock"
+            message = "not built, because the image does not match this lock"
             raise Lacking(message)
         if not trusted:
-            message = "not built: the check of the lock's origin failed"
+            message = "not built, because the check of the lock's origin failed"
             raise Lacking(message)
         try:
             return self.wanted.rebuild(expected, arches)

@@ -116,7 +116,11 @@ def _read(path: Path, label: str) -> WheelArchive:
     stated = sum(member.size for member in members.values())
     limit = path.stat().st_size * MAX_TOTAL_RATIO + TOTAL_LEEWAY
     if stated > limit:
-        refuse(label, None, f"would unpack to {stated} bytes, limit {limit} (a zip bomb?)")
+        refuse(
+            label,
+            None,
+            f"unpacks to {stated} bytes, more than the limit of {limit} (possibly a zip bomb)",
+        )
     archive = WheelArchive(
         path=path, label=label, members=members, dist_info=_dist_info(members, label)
     )
@@ -153,7 +157,7 @@ def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
             folders.add(parent)
             parent = parent.rpartition("/")[0]
     for path in files.keys() & folders:
-        refuse(label, path, "is a file, but other members are in a folder of this name")
+        refuse(label, path, "is a file, but other members are in a folder with this name")
     return dict(sorted(files.items()))
 
 
@@ -217,14 +221,14 @@ def _check_wheel(archive: WheelArchive) -> None:
     stated = (metadata.get("Name", ""), metadata.get("Version", ""))
     true = _identity(*stated)
     if _identity(archive.name, archive.version) != true:
-        refuse(label, archive.dist_info, "its METADATA is of {} {}".format(*stated))
+        refuse(label, archive.dist_info, "its METADATA belongs to {} {}".format(*stated))
     if label.endswith(".whl"):
         try:
             name, version, *_ = parse_wheel_filename(label)
         except InvalidWheelFilename as error:
             refuse(label, None, f"invalid file name of a wheel: {error}")
         if _identity(name, str(version)) != true:
-            refuse(label, None, "its METADATA is of {} {}".format(*stated))
+            refuse(label, None, "its METADATA belongs to {} {}".format(*stated))
 
 
 def _identity(name: str, version: str) -> tuple[str, str]:

@@ -73,7 +73,9 @@ def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, in
     if not ends:
         refuse(label, None, "not a zip file: no end record at its end")
     if len(ends) > 1 or tail.rfind(b"PK\5\6") != ends[0]:
-        refuse(label, None, "has more than one end record, so readers could differ")
+        refuse(
+            label, None, "has more than one end record, which programs may interpret differently"
+        )
     at = total - tail_size + ends[0]
     _, disk, first, here, count, size, start, _ = END.unpack_from(tail, ends[0])
     stop = at
@@ -91,7 +93,7 @@ def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, in
     if disk or first or here != count:
         refuse(label, None, "is part of a multi-volume zip")
     if start + size != stop:
-        what = f"its directory ends at byte {start + size}, its end record starts at {stop}"
+        what = f"its directory ends at byte {start + size}, but its end record starts at {stop}"
         refuse(label, None, what)
     return count, size, start
 
@@ -141,12 +143,12 @@ def _record(data: bytes, at: int, label: str) -> tuple[DirectoryEntry, int]:
     extra_at = name_at + name_length
     following = extra_at + extra_length + comment_length
     if following > len(data):
-        refuse(label, None, f"the entry at byte {at} of its directory is cut off")
+        refuse(label, None, f"the entry at byte {at} of its directory is truncated")
     raw_name = data[name_at:extra_at]
     name = _name(raw_name, flags, label)
     extra = extra_fields(data[extra_at : extra_at + extra_length], label, name)
     if 0x7075 in extra and extra[0x7075][5:] != raw_name:
-        refuse(label, name, "has a second name, so readers could differ")
+        refuse(label, name, "has a second name, which programs may interpret differently")
     if FULL32 in (compressed, size, start):
         size, compressed, start = wide_values(extra, (size, compressed, start), label, name)
     _check_readable(name, flags, method, disk, label)
@@ -186,7 +188,9 @@ def _check_sizes(name: str, method: int, compressed: int, size: int, label: str)
     if method == STORED and compressed != size:
         refuse(label, name, f"is stored, but its sizes differ ({compressed} and {size} bytes)")
     if method == DEFLATED and (compressed == 0 or size > compressed * MAX_RATIO):
-        refuse(label, name, f"cannot inflate from {compressed} to {size} bytes (a zip bomb?)")
+        refuse(
+            label, name, f"cannot inflate from {compressed} to {size} bytes (possibly a zip bomb)"
+        )
 
 
 def check_local(files: Files, path: Path, record: DirectoryEntry, limit: int, label: str) -> int:
@@ -197,7 +201,7 @@ def check_local(files: Files, path: Path, record: DirectoryEntry, limit: int, la
     member, name = record.member, record.member.name
     fixed_end = record.start + LOCAL.size
     if fixed_end + len(record.raw_name) > limit:
-        refuse(label, name, f"its local header at byte {record.start} overlaps what follows")
+        refuse(label, name, f"its local header at byte {record.start} overlaps the following data")
     head = files.read(path, record.start, LOCAL.size + len(record.raw_name))
     signature, _, flags, method, _, _, crc, compressed, size, name_length, extra_length = (
         LOCAL.unpack_from(head)
@@ -205,9 +209,11 @@ def check_local(files: Files, path: Path, record: DirectoryEntry, limit: int, la
     if signature != b"PK\3\4":
         refuse(label, name, f"no local header at byte {record.start}")
     if name_length != len(record.raw_name) or head[LOCAL.size :] != record.raw_name:
-        refuse(label, name, "its local header has another name")
+        refuse(label, name, "its local header has a different name")
     if flags != record.flags or method != member.method:
-        refuse(label, name, "its local header has another compression method or other flags")
+        refuse(
+            label, name, "its local header has a different compression method or different flags"
+        )
     extra_at = fixed_end + name_length
     offset: int = extra_at + extra_length
     if offset + member.compressed > limit:

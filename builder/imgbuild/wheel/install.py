@@ -117,7 +117,7 @@ def joined(
                 if other is not member and not _same(other, member, files):
                     names = " and ".join((labels or {}).get(key, key) for key in (owner, sha256))
                     message = f"{names} install /{member.path} with different contents"
-                    hint = "add a rule under `drop` in matrix.yaml to leave out one of the files"
+                    hint = "add a rule under `drop` in matrix.yaml to omit one of the files"
                     raise IntegrityError(message, hint=hint)
     return tuple(owners[path][1] for path in sorted(owners, key=str.encode))
 

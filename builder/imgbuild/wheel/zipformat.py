@@ -23,8 +23,8 @@ LOCAL = struct.Struct("<4s5H3L2H")
 FULL16, FULL32 = 0xFFFF, 0xFFFFFFFF
 MAX_RATIO = 1032  # deflate encodes at best 258 bytes in two bits
 REMEDY = (
-    "the wheel is damaged or malicious: run `imgbuild cache verify`, which removes damaged files,"
-    " or use another file or version of the package"
+    "the wheel is damaged or malicious; run `imgbuild cache verify` to remove damaged files, or"
+    " use another file or version of the package"
 )
 
 

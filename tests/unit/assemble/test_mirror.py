@@ -122,7 +122,7 @@ def test_unreadable_setting_error_names_its_file(alone):
 
 
 def test_mirror_only_requires_a_mirror(alone):
-    with pytest.raises(InputError, match="--mirror-only needs a mirror"):
+    with pytest.raises(InputError, match="--mirror-only requires a mirror"):
         mirror.find(alone, only=True)
 
 
@@ -209,7 +209,7 @@ def test_file_with_wrong_hash_is_skipped_or_refused(registry, capsys):
     store = Store.open()
     context = Context(store, Http(), console)
     assert mirror_of(registry).fetch_missing([good, bad], context, title="small") == {good.digest}
-    assert f"bad.whl of {registry.host}/{NAME} is skipped" in capsys.readouterr().err
+    assert f"skipping bad.whl in {registry.host}/{NAME}" in capsys.readouterr().err
     assert store.file(bad.sha256) is None
     with pytest.raises(IntegrityError):
         mirror_of(registry, only=True).fetch_missing([bad], Context(store, Http()), title="small")
@@ -224,7 +224,7 @@ def test_failing_mirror_is_skipped_with_one_warning(registry, capsys):
         registry_mirror.fetch_missing(items, Context(Store.open(), Http(), console), title="small")
         == set()
     )
-    assert f"the mirror {registry.host}/{NAME} is skipped" in capsys.readouterr().err
+    assert f"skipping the mirror {registry.host}/{NAME}" in capsys.readouterr().err
     registry.faults.clear()
     before = len(registry.requests)
     assert (

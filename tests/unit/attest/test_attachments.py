@@ -248,7 +248,9 @@ def test_lock_of_other_image_is_refused(
         (["--from", "x", "--builder", "docker"], 2, "--from x cannot be combined"),
     ],
 )
-def test_refusals(place: Place, command: Command, words: list[str], status: int, message: str):
+def test_invalid_attachments_are_refused(
+    place: Place, command: Command, words: list[str], status: int, message: str
+):
     push.push(place.work(), place.plan())
     result = command("build", *(word.replace("HOST", place.registry.host) for word in words))
     assert (result.status, result.stdout) == (status, "")

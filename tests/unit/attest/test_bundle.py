@@ -175,10 +175,13 @@ def test_damaged_or_foreign_documents_are_refused(sample: Sample):
     newer = codec.encode(msgspec.structs.replace(sample.lock, format=99))
     with pytest.raises(
         LockStale,
-        match=r"there/lock\.json: lock format 99; this imgbuild supports 1",
+        match=(
+            r"there/lock\.json: lock format 99 is not supported; this version of imgbuild supports"
+            r" 1"
+        ),
     ):
         bundle.read({**lock_bundle.data, "lock.json": newer}, "there")
-    with pytest.raises(LockStale, match=r"there/packages\.json: format 99"):
+    with pytest.raises(LockStale, match=r"there/packages\.json: unsupported format 99"):
         bundle.read({**lock_bundle.data, "packages.json": b'{"format": 99}'}, "there")
 
 

@@ -197,7 +197,7 @@ def test_builder_is_running_workflow():
     assert provenance.builder_id({}) == provenance.LOCAL_BUILDER
 
 
-def test_build_details_of_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_project_has_build_details(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     memory_registry.alone(monkeypatch, tmp_path)  # not in a git checkout
     sample = inprocess_project.make(tmp_path)

@@ -280,5 +280,5 @@ def test_unpacked_layer_of_other_user_is_refused(store, tmp_path, how):
         pytest.skip("only root can give a folder to another user")
     else:
         os.chown(path.parent, 4242, 4242)
-    with pytest.raises(InputError, match="does not belong to this user"):
+    with pytest.raises(InputError, match="does not belong to the current user"):
         store.unpacked(DIGEST)

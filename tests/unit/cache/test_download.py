@@ -277,7 +277,7 @@ def test_damaged_cached_file_is_downloaded_again(store: Store, http: Http, site:
 def test_wrong_size_in_lock_error_names_file(store: Store, http: Http, site: Site) -> None:
     fetch(store, http, want(site.url("x.whl")))
     wrong = LockedFile(file="x.whl", size=1, sha256=sha256(DATA))
-    with pytest.raises(IntegrityError, match="1 bytes in the lock"):
+    with pytest.raises(IntegrityError, match="the lock has 1 bytes"):
         fetch_all([FileRequest(wrong, list)], Context(store, http), title="test")
 
 
@@ -331,7 +331,7 @@ def test_ctrl_c_keeps_partial_files(
     monkeypatch.setattr(threading.Thread, "join", join)
     with pytest.raises(Interrupted) as caught:
         fetch(store, http, FileRequest(locked(big, "big"), lambda: [site.url("big")]))
-    assert "run it again" in str(caught.value.hint)
+    assert "run the command again" in str(caught.value.hint)
     partial_size = partial.stat().st_size
     assert 100_000 < partial_size < len(big)
     site.pause = 0

@@ -145,7 +145,7 @@ def test_cache_is_private_with_permissive_umask(tmp_path, warnings):
 def test_folder_of_other_user_is_refused(store, name):
     added(store, "blob")
     given(store.root / name)
-    with pytest.raises(InputError, match=f"belongs to user id {OTHER}") as caught:
+    with pytest.raises(InputError, match=f"belongs to user ID {OTHER}") as caught:
         added(Store.open(store.root), "blob")
     assert "IMGBUILD_CACHE" in (caught.value.hint or "")
 
@@ -153,7 +153,7 @@ def test_folder_of_other_user_is_refused(store, name):
 @pytest.mark.parametrize(
     "name", ["files", "blobs", "blobs/sha256", "locks", "scratch", "live", "partial", "facts"]
 )
-def test_link_in_place_of_folder_is_refused_and_removes_nothing(store, tmp_path, name):
+def test_link_instead_of_folder_is_refused_and_removes_nothing(store, tmp_path, name):
     added(store, "blob")
     added(store, "file")
     store.put_fact("kind", "key", b"data")
@@ -238,7 +238,7 @@ def test_fact_of_other_user_is_ignored(store):
 
 
 @pytest.mark.parametrize("kind", ["link", *OBSTACLES])
-def test_non_file_in_place_of_entry_does_not_block(store, tmp_path, kind):
+def test_non_file_instead_of_entry_does_not_block(store, tmp_path, kind):
     store.put_fact("kind", "key", b"data")
     path = added(store, "blob")
     (fact,) = store.root.glob("facts/kind/*/*")
@@ -366,9 +366,9 @@ def test_shared_folder_must_belong_to_root_or_this_user(shared, mode):
     shared.chmod(mode)
     if mode == 0o1777:
         given(shared)
-        with pytest.raises(InputError, match=f"belongs to user id {OTHER}"):
+        with pytest.raises(InputError, match=f"belongs to user ID {OTHER}"):
             Store.open(shared)
         return
-    with as_other(), pytest.raises(InputError, match="belongs to user id 0") as caught:
+    with as_other(), pytest.raises(InputError, match="belongs to user ID 0") as caught:
         Store.open(shared)
     assert "1777" in (caught.value.hint or "")

@@ -174,7 +174,9 @@ def test_cache_folder_has_cachedir_tag(store: Store) -> None:
     assert text.startswith("Signature: 8a477f597d28d172789f06886806bc55")
 
 
-def test_cache_location_from_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_location_is_read_from_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("IMGBUILD_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

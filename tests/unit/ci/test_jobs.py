@@ -45,7 +45,7 @@ def test_missing_settings_have_defaults(sample):
     assert mine.runners == bare.runners
 
 
-def test_invalid_settings_are_reported_with_place(sample):
+def test_invalid_settings_are_reported_with_location(sample):
     with pytest.raises(InputError) as raised:
         read_settings(
             sample, "gate: [static, moon]\nrunners: [{labels: [], arch: x86_64, disk: 1}]\n"
@@ -96,13 +96,13 @@ def test_job_without_suitable_machine_is_refused(sample):
     target_jobs = of(sample, again=True)
     assert [job.runner for job in target_jobs.all] == [("a",), ("b",), ("g",), ("a",)]
     small = RUNNERS.replace("disk: 10", "disk: 1")
-    with pytest.raises(InputError, match=r"needs a machine with x86_64 with \d+ GB"):
+    with pytest.raises(InputError, match=r"requires a machine with x86_64 with \d+ GB"):
         of(sample, small)
 
 
 def test_gpu_tier_requires_machine_with_gpu(sample):
     without = "".join(f"{line}\n" for line in RUNNERS.splitlines() if "gpus" not in line)
-    with pytest.raises(InputError, match=r"tier gpu; ci\.yaml has no machine with enough GPUs"):
+    with pytest.raises(InputError, match=r"tier gpu, but no machine in ci\.yaml has enough GPUs"):
         of(sample, without)
     assert of(sample, without, gate="gate: [static]\n").gpu == ()
 

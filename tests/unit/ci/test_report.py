@@ -125,7 +125,7 @@ def test_nightly_report_requires_published_images(sample, command):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("jobs", TARGET, "--shard", "3/2"), "--shard 3/2: not a shard"),
+        (("jobs", TARGET, "--shard", "3/2"), "--shard 3/2: not a valid shard"),
         (
             ("script", f"{TARGET}@moon", "--no-push", "--no-gpu"),
             f"{TARGET} has no job {TARGET}@moon; its jobs are",
@@ -140,10 +140,10 @@ def test_nightly_report_requires_published_images(sample, command):
             ("script", TARGET, f"{TARGET}@publish", "--no-push"),
             "jobs and targets cannot be combined",
         ),
-        (("script", f"{TARGET}@publish", "--no-push"), "but no registry is given"),
+        (("script", f"{TARGET}@publish", "--no-push"), "but no registry is specified"),
         (("script", TARGET, "--no-push", "--through", "here"), "not the active environment"),
-        (("script", TARGET, "--no-push", "--partition", "gpu"), "options of Slurm need --on slurm"),
-        (("report",), "has no results of a target of the matrix"),
+        (("script", TARGET, "--no-push", "--partition", "gpu"), "Slurm options require --on slurm"),
+        (("report",), "contains no results for targets of the matrix"),
     ],
 )
 def test_invalid_options_are_refused(sample, command, words, message):

@@ -119,7 +119,7 @@ def test_image_over_size_budget_is_refused(sample):
     [(_, step, status, answer, message)] = [c for c in calls(text) if c[0] == "refuse"]
     assert (step, status) == ("size", "1")
     assert json.loads(answer)["message"] == message
-    assert message.endswith("is 2.5 MB to download; the budget is 2 MB")
+    assert message.endswith("size of 2.5 MB, more than the budget of 2 MB")
     wide = script(sample, target_jobs, RUNNERS + "budget: {'cu13*': 2, '*': 9}\n")
     assert not [words for words in calls(wide) if words[0] == "refuse"]
 

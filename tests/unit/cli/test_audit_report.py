@@ -83,12 +83,12 @@ def test_many_absent_packages_do_not_hide_conflicts() -> None:
     assert lines[0] == f"error: {conflicting.message} [imports]"
     assert lines[-3:] == [
         (
-            "error: 8 packages are required and not in this package set: lib0, lib1, lib2, lib3,"
+            "error: 8 packages are required, but not in this package set: lib0, lib1, lib2, lib3,"
             " lib4 and 3 more; --json lists them [metadata]"
         ),
         (
-            "error: 3 modules are imported, and no package in this package set provides them: mod0,"
-            " mod1, mod2 [imports]"
+            "error: 3 modules are imported, but not provided by any package in this package set:"
+            " mod0, mod1, mod2 [imports]"
         ),
         "r.txt x86_64: 15 errors, 0 warnings, 0 notes",
     ]

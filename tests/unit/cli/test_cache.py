@@ -45,7 +45,7 @@ def answered(*arguments: str) -> Any:
     return json.loads(said(*arguments, "--json"))
 
 
-def test_info(root: Path) -> None:
+def test_info_shows_sizes(root: Path) -> None:
     value = answered("info")
     assert value["path"] == said("info").splitlines()[0] == str(root)
     sizes = {kind["kind"]: (kind["entries"], kind["size"]) for kind in value["kinds"]}
@@ -76,7 +76,7 @@ def test_each_kind_of_entry_has_a_name(root: Path) -> None:
     assert not any("unpackeds" in name for name in names)
 
 
-def test_list(root: Path) -> None:
+def test_every_target_is_listed(root: Path) -> None:
     (wheel,) = [entry for entry in answered("list") if entry["kind"] == "file"]
     assert wheel["sha256"] == sha256(WHEEL)
     assert wheel["label"] == "trl-0.18.2-py3-none-any.whl"
@@ -97,7 +97,7 @@ def test_list_shows_used_entries(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_prune() -> None:
+def test_prune_shrinks_the_cache_to_a_size() -> None:
     value = answered("prune", "--max-size", "300")
     assert value["freed"] >= 1500
     assert value["left"] <= 300
@@ -106,7 +106,7 @@ def test_prune() -> None:
 
 @pytest.mark.usefixtures("root")
 def test_prune_uses_size_limit_of_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="no size is given") as caught:
+    with pytest.raises(InputError, match="no maximum size is specified") as caught:
         said("prune")
     assert "IMGBUILD_CACHE_SIZE" in str(caught.value.hint)
     monkeypatch.setenv("IMGBUILD_CACHE_SIZE", "10G")
@@ -120,12 +120,12 @@ def test_invalid_size_is_refused() -> None:
         said("prune", "--max-size", "big")
 
 
-def test_clear(root: Path) -> None:
+def test_clear_removes_unused_entries(root: Path) -> None:
     assert answered("clear")["left"] == 0
     assert Store.open(root).file(sha256(WHEEL)) is None
 
 
-def test_verify(root: Path) -> None:
+def test_verify_removes_damaged_entries(root: Path) -> None:
     assert answered("verify") == []
     assert said("verify") == ""
     path = Store.open(root).file(sha256(WHEEL))

@@ -151,7 +151,7 @@ def test_a_target_of_the_catalogue_is_not_locked_in_a_project(
 
 def test_unknown_packages_get_no_unrelated_suggestion(imgbuild: Command) -> None:
     done = imgbuild("list", "--with", "nosuch")
-    assert (done.status, done.stderr.splitlines()[1]) == (3, "hint: leave out a filter")
+    assert (done.status, done.stderr.splitlines()[1]) == (3, "hint: omit a filter")
     assert "did you mean --with vllm?" in imgbuild("list", "--with", "vlm").stderr
     done = imgbuild("list", "--with", "trl==0.18", "--cuda", "12.4")
     assert f"nearest: the target {TARGET}" in done.stderr

@@ -82,7 +82,7 @@ def test_layers_are_a_table_on_stdout(imgbuild: Command, sample: Sample) -> None
     assert [layer["id"] for layer in planned["layers"]] == [layer.id for layer in target_digests]
 
 
-def test_lock_check_of_a_current_lock(imgbuild: Command, sample: Sample) -> None:
+def test_lock_check_accepts_a_current_lock(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("lock", "--check", TARGET)
     assert (done.status, done.stdout) == (0, f"{TARGET} {sample.target_digests.digest}\n")
 
@@ -178,8 +178,8 @@ def test_a_stale_lock_is_reported_with_every_reason(imgbuild: Command, sample: S
             words,
             5,
             "out of date",
-            'the matrix has "2025-06-21", the lock "2025-06-20"',
-            "trl 0.18.2 is locked, trl==0.19.0 is required",
+            'the matrix has "2025-06-21", but the lock has "2025-06-20"',
+            "trl 0.18.2 is locked, but trl==0.19.0 is required",
             "requirements-x86_64.txt does not match the lock",
             f"imgbuild lock {TARGET}",
         )
@@ -250,16 +250,16 @@ def test_full_disk_error_names_path(
         (["slurm", TARGET, "--nodes", "٣"], "'٣' is not a whole number of at least 1"),
         (["slurm", TARGET, "--nodes", "0"], "'0' is not a whole number of at least 1"),
         (["slurm", TARGET, "--gpus", "٣"], "'٣' is not a number of GPUs"),
-        (["tree", TARGET, "--depth", "9" * 5000], "is too large a number"),
+        (["tree", TARGET, "--depth", "9" * 5000], "is too large"),
         (["run", TARGET, "-p", "٨٠"], "--publish ٨٠: expected PORT"),
         (["run", TARGET, "--shm-size", "٣g"], "--shm-size ٣g: expected a size"),
-        (["smoke", "--timeout-factor", "٣", TARGET], "'٣' is not a factor"),
+        (["smoke", "--timeout-factor", "٣", TARGET], "'٣' is not a valid factor"),
         (["cache", "prune", "--max-size", "٣G"], "--max-size: invalid size '٣G'"),
         (["build", "--format", "zip", TARGET], "'zip' is not one of 'oci'"),
         (["build", "--arch", "mips", TARGET], "'mips' is not an architecture"),
         (["build", "--only", "torch", TARGET], "'torch' is not one of 'base', 'wheels'"),
         (["build", "--frobnicate", TARGET], "--frobnicate"),
-        (["smoke", "--timeout-factor", "nan", TARGET], "'nan' is not a factor"),
+        (["smoke", "--timeout-factor", "nan", TARGET], "'nan' is not a valid factor"),
         (
             ["load", "--through", "root", TARGET],
             "'root' is not one of 'docker', 'podman'",
@@ -371,7 +371,9 @@ def test_help_options_of_verb_do_not_depend_on_its_parent(verb: str) -> None:
 def test_check_and_diff_cannot_be_combined(imgbuild: Command) -> None:
     error(imgbuild, ["lock", "--check", "--diff", "main", TARGET], 2, "--check and --diff")
     for words in (["--diff", "--all"], ["--diff", ""], ["--diff", "-t", TARGET]):
-        error(imgbuild, ["lock", *words], 2, "--diff needs a git revision", "imgbuild lock --diff")
+        error(
+            imgbuild, ["lock", *words], 2, "--diff requires a git revision", "imgbuild lock --diff"
+        )
 
 
 def test_files_that_are_not_text_are_refused(imgbuild: Command, sample: Sample) -> None:

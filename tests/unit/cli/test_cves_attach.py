@@ -190,7 +190,7 @@ def test_unpushed_image_is_refused(registry, cves):
 
 def test_key_requires_repository(registry, key, monkeypatch, capsys):
     done = Command(monkeypatch, capsys)("cves", TARGET, "--sign-key", str(key))
-    assert (done.status, "--sign-key needs --attach-to" in done.stderr) == (
+    assert (done.status, "--sign-key requires --attach-to" in done.stderr) == (
         InputError.exit_code,
         True,
     )

@@ -61,14 +61,12 @@ def test_why_lists_the_dependents_of_a_package(imgbuild: Command) -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_an_extra_that_another_package_requires(imgbuild: Command) -> None:
+def test_extra_required_by_another_package_is_explained(imgbuild: Command) -> None:
     done = imgbuild("why", "tqdm", TARGET)
     assert "trl[bar] 0.18.2" in done.stdout
 
 
-def test_a_pin_has_the_bounds_without_it_and_what_it_requires(
-    imgbuild: Command, project: Path
-) -> None:
+def test_pin_is_shown_with_bounds_and_requirements(imgbuild: Command, project: Path) -> None:
     """vllm is bound by its pin alone, and another version of it would need another torch."""
     entry = {"package": "vllm", "version": "0.9.2", "reasons": ["no"], "tried": "2026-11-28"}
     content = {"version": 1, "rows": {}, "refused": {TARGET: [entry]}}
@@ -80,7 +78,7 @@ def test_a_pin_has_the_bounds_without_it_and_what_it_requires(
     matrix.write_text(text[:place] + note + text[place:])
     lines = [" ".join(line.split()) for line in imgbuild("why", "vllm", TARGET).stdout.splitlines()]
     assert "without the pin: any version" in lines
-    assert "it requires, each in one version: torch==2.6.0" in lines
+    assert "exact versions that it requires: torch==2.6.0" in lines
     assert "note: vLLM is the newest for torch 2.6" in lines
     assert f"refused: vllm 0.9.2 in {TARGET}: no" in lines
     (reason,) = json.loads(imgbuild("why", "vllm", TARGET, "--json").stdout)
@@ -144,7 +142,7 @@ def test_summary_of_all_targets_fits_80_columns(imgbuild: Command, project: Path
     assert done.status == NothingSelected.exit_code
 
 
-def test_what_stops_a_package_that_a_target_lacks(imgbuild: Command) -> None:
+def test_requirements_that_block_a_missing_package_are_shown(imgbuild: Command) -> None:
     """Requirements by METADATA and by code of the versions in other targets, the newest first."""
     matrix = ("--matrix", str(ROOT / "matrix.yaml"), "--arch", "x86_64")
     done = imgbuild("why", "verl", "cu124-vllm0.8.5", *matrix)

@@ -78,7 +78,7 @@ def test_explain_has_cause_cure_and_example(command: Command) -> None:
 def test_explain_names_the_nearest_code(command: Command) -> None:
     answer = command("explain", "IMG5040")
     assert answer.status == 2
-    assert "no finding has this code" in answer.stderr
+    assert "no finding has the code" in answer.stderr
 
 
 def test_a_pipe_is_read(command: Command, tmp_path: Path) -> None:

@@ -111,8 +111,8 @@ def test_unlocked_target_is_refused(imgbuild: Command, tmp_path: Path, select: s
     refused = imgbuild("init", "ours", "--lock", clone, select, "cu124-vllm")
     assert refused.status == 3
     assert unwrapped(refused.stderr).endswith(
-        "error: cu124-vllm is not locked hint: in a clone of imgbuild: imgbuild lock cu124-vllm;"
-        " then here: imgbuild init --lock CLONE"
+        "error: cu124-vllm is not locked hint: in a clone of imgbuild, run: imgbuild lock"
+        " cu124-vllm; then here: imgbuild init --lock CLONE"
     )
     absent = imgbuild("init", "ours", "--lock", clone, "--extends", "absent")
     assert "no locked target absent" in unwrapped(absent.stderr)
@@ -175,12 +175,12 @@ def test_all_impossible_requirements_are_listed_at_once(
     done = imgbuild("init")
     assert done.status == 8
     message = unwrapped(done.stderr)
-    assert "5 requirements of the project cannot be met with Python 3.11" in message
+    assert "5 requirements of the project cannot be satisfied with Python 3.11" in message
     assert "requirements.txt:5: peft==0.99: the index has no such version" in message
     assert "requirements.txt:6: nosuch: the index has no such package" in message
     assert "requirements.txt:7: old==1.0: no wheel for Python 3.11" in message
     assert "tranzformers: the index has no such package; nearest: transformers" in message
-    assert "requirements.txt:9: nat: only an sdist that needs a compiler exists" in message
+    assert "requirements.txt:9: nat: only an sdist that requires a compiler exists" in message
     assert "--exclude PACKAGE" in message
     assert {path.name for path in Path().iterdir()} == {"requirements.txt"}
 
@@ -220,7 +220,7 @@ def test_cuda_source_package_is_excluded_with_reason(imgbuild: Command, index: L
     done = imgbuild("init")
     assert done.status == 0, done.stderr
     message = unwrapped(done.stderr)
-    assert "warning: flash-attn is left out: the index has no wheel for Python 3.11" in message
+    assert "warning: flash-attn is excluded: the index has no wheel for Python 3.11" in message
     assert "flash_attn-2.7.4+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl" in message
     assert "needed by train.py:4 (only in some cases)" in message
     assert "sdpa" in message
@@ -381,17 +381,17 @@ def test_only_targets_for_described_machine_are_used(
     ("options", "status", "message"),
     [
         (["--driver", "new"], 2, "--driver new: expected a version"),
-        (["--gpu", "RTX"], 2, "--gpu RTX: not a compute capability, nor the name of a GPU"),
+        (["--gpu", "RTX"], 2, "--gpu RTX: neither a compute capability nor the name of a GPU"),
         (["--cuda", "11.0"], 3, "no locked target for x86_64 has CUDA 11.0"),
         (["--driver", "450"], 3, "no target runs on this machine: CUDA"),
         (["--target", "nosuch"], 3, "no locked target nosuch for x86_64"),
-        (["--target", "a", "--extends", "b"], 2, "name more than one target"),
+        (["--target", "a", "--extends", "b"], 2, "select more than one target"),
         (["--from", "absent"], 2, "--from absent: no such file or folder"),
         (["--add", "=="], 2, "invalid requirement: '=='"),
         (["Name"], 2, "invalid name for an image: Name"),
     ],
 )
-def test_invalid_options(imgbuild: Command, options: list[str], status: int, message: str) -> None:
+def test_option_errors(imgbuild: Command, options: list[str], status: int, message: str) -> None:
     require("torch\n")
     done = imgbuild("init", *options)
     assert done.status == status
@@ -465,7 +465,7 @@ def test_file_extended_by_dockerfile_is_reported(imgbuild: Command) -> None:
     assert done.status == 0, done.stderr
     assert row()["extends"] == TARGET
     assert row()["requirements"] == ["requirements.txt", "Dockerfile"]
-    (left_out,) = (line for line in done.stderr.splitlines() if "left out Dockerfile:1" in line)
+    (left_out,) = (line for line in done.stderr.splitlines() if "omitted Dockerfile:1" in line)
     assert "megatron-core==0.12.1" in left_out
 
 
@@ -473,7 +473,7 @@ def test_file_extended_by_dockerfile_is_reported(imgbuild: Command) -> None:
     ("files", "reason"),
     [
         (["training/requirements.txt", "serving/requirements.txt"], "a separate project"),
-        (["requirements_torch26.txt", "requirements_torch28.txt"], "an alternative"),
+        (["requirements_torch26.txt", "requirements_torch28.txt"], "may be an alternative"),
         (["install_verl.sh", "scripts/setup.sh"], "one of several scripts"),
     ],
 )
@@ -524,8 +524,8 @@ def test_conda_package_missing_on_index_is_excluded(imgbuild: Command) -> None:
     ("option", "value", "message"),
     [
         ("--driver", "٥٣٥", "expected a version"),
-        ("--gpu", "٩.0", "not a compute capability"),
-        ("--cuda", "١٢.٤", "a CUDA release has two numbers"),
+        ("--gpu", "٩.0", "neither a compute capability"),
+        ("--cuda", "١٢.٤", "expected a CUDA release with two numbers"),
         ("--from", "~nouser/requirements.txt", "no such file or folder"),
     ],
 )
@@ -539,7 +539,7 @@ def test_pipenv_files_are_reported_and_nothing_is_written(imgbuild: Command) -> 
     require('[packages]\ntorch = "~=2.6.0"\n', "Pipfile")
     refused = imgbuild("init")
     assert refused.status == 2
-    assert "Pipfile: pipenv files are not read" in unwrapped(refused.stderr)
+    assert "Pipfile: pipenv files are not supported" in unwrapped(refused.stderr)
 
 
 def test_extras_and_groups_that_can_still_be_chosen_are_named(imgbuild: Command) -> None:

@@ -44,7 +44,7 @@ def linked(path: Path, target: Path) -> None:
     ["build", f"build/{TARGET}", *(f"build/{TARGET}/{part}" for part in ("blobs", "blobs/sha256"))],
 )
 @pytest.mark.parametrize("built", [False, True])
-def test_a_build_does_not_follow_a_link_to_a_folder(
+def test_build_does_not_follow_a_link_to_a_folder(
     imgbuild: Command, sample: Sample, tmp_path: Path, name: str, built: bool
 ) -> None:
     elsewhere = outside(tmp_path)
@@ -217,7 +217,7 @@ def test_rendering_removes_only_rendered_files(project):
     (folder / "files/notes.txt").write_text("mine")
     assert len(expected) > 3
     assert committed.stale(project, LOCK.target, expected) == [
-        f"{folder / 'files/notes.txt'} is not used by any step: remove it"
+        f"{folder / 'files/notes.txt'} is not used by any step, so it can be removed"
     ]
     assert committed.write(project, LOCK.target, {})
     left = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
@@ -226,9 +226,9 @@ def test_rendering_removes_only_rendered_files(project):
 
 def test_lock_or_target_link_outside_project_is_an_error(project):
     for name in ("../../outside", "/etc"):
-        with pytest.raises(InputError, match="is not a relative path below it"):
+        with pytest.raises(InputError, match="is not a path inside this folder"):
             committed.write(project, name, {"Dockerfile": b"new"})
-        with pytest.raises(InputError, match="is not a relative path below it"):
+        with pytest.raises(InputError, match="is not a path inside this folder"):
             committed.write(project, LOCK.target, {f"files/{name}": b"new"})
 
 
@@ -240,7 +240,7 @@ def test_wheel_folders_are_not_reached_through_links(project, tmp_path, part):
 
 
 @pytest.mark.parametrize("name", ["requirements-x86_64.txt", "../../docker-bake.json"])
-def test_a_pipe_in_place_of_a_checked_file_does_not_block(project, name):
+def test_a_pipe_instead_of_a_checked_file_does_not_block(project, name):
     writer, _ = WRITERS["lock"]
     writer(project)
     path = project.images / LOCK.target / name
@@ -270,7 +270,7 @@ def test_a_pipe_in_place_of_a_checked_file_does_not_block(project, name):
     ("named", ("ci", "report", "--jobs-file", "named"), "named is not a regular file"),
 ])  # fmt: skip
 @pytest.mark.parametrize("device", [False, True], ids=["pipe", "device"])
-def test_a_pipe_or_device_in_place_of_an_input_is_refused(
+def test_a_pipe_or_device_instead_of_an_input_is_refused(
     imgbuild: Command, sample: Sample, name: str, words: tuple[str, ...], error: str, device: bool
 ) -> None:
     path = sample.folder / name
@@ -287,7 +287,7 @@ def test_a_pipe_or_device_in_place_of_an_input_is_refused(
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("read", [matrices.load, published.load, published.published])
-def test_a_pipe_in_place_of_a_matrix_is_refused(
+def test_a_pipe_instead_of_a_matrix_is_refused(
     tmp_path: Path, read: Callable[[Path], object]
 ) -> None:
     os.mkfifo(tmp_path / "matrix.yaml")

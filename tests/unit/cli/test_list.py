@@ -33,14 +33,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("project")
-def test_matrix_as_text() -> None:
+def test_matrix_is_listed_as_text() -> None:
     done = CliRunner().invoke(app, ["list"])
     assert done.exit_code == 0, done.output
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["name", "cu124-vllm"]
 
 
 @pytest.mark.usefixtures("project")
-def test_matrix_as_json() -> None:
+def test_matrix_is_listed_as_json() -> None:
     done = CliRunner().invoke(app, ["list", "--json", "--target", "cu*"])
     (row,) = json.loads(done.stdout)
     assert row["pins"]["vllm"] == "0.8.5.post1"
@@ -48,7 +48,7 @@ def test_matrix_as_json() -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_matrix_as_markdown() -> None:
+def test_matrix_is_listed_as_markdown() -> None:
     done = CliRunner().invoke(app, ["list", "--format", "markdown", "cu124-vllm"])
     assert done.stdout.startswith("| target | CUDA |")
 
@@ -82,7 +82,7 @@ def test_unknown_target_is_refused() -> None:
     assert isinstance(done.exception, NothingSelected)
 
 
-def test_invalid_matrix(project: Path) -> None:
+def test_invalid_matrix_is_refused(project: Path) -> None:
     path = project / "matrix.yaml"
     path.write_text(RIGHT.replace("groups: 4", "groups: four"), encoding="utf-8")
     done = CliRunner().invoke(app, ["list"])

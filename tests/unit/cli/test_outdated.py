@@ -81,7 +81,7 @@ def test_pins_block_each_other(imgbuild: Command) -> None:
     assert lines[1].split("  ")[0] == "package"
 
 
-def test_file_without_newer_versions(imgbuild: Command) -> None:
+def test_file_without_newer_versions_is_reported(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("torch==2.8.0\n")
     done = imgbuild("outdated", "-r", "requirements.txt")
     assert done.status == 0
@@ -102,7 +102,7 @@ def test_file_without_newer_versions(imgbuild: Command) -> None:
         (("nosuch",), 3, "no target matches nosuch"),
     ],
 )
-def test_invalid_options(
+def test_invalid_options_are_refused(
     imgbuild: Command, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
     Path("requirements.txt").write_text("torch\n")
@@ -160,7 +160,7 @@ def test_the_table_has_all_kinds_of_rows() -> None:
     )
     assert "0.9.0 also changes x, y and 2 more" in text
     assert "\na 1.0" not in text
-    assert "broken 1 - - not looked up: 404" in text
+    assert "broken 1 - - not checked: 404" in text
     assert "lib7 1-1 1-2 1-2 security update of Debian (2026-11-26)" in text
     assert "lib8" not in text
     assert "base debian-12 - - - and 2 security updates and 1 others: --packages" in text

@@ -58,10 +58,10 @@ def test_use_writes_project_setting(sample, command):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["use"], "a repository or --off is needed"),
-        (["use", PLACE, "--off"], "a repository or --off is needed"),
+        (["use"], "a repository or --off is required"),
+        (["use", PLACE, "--off"], "a repository or --off is required"),
         (["use", "team/inputs:tag"], "team/inputs:tag"),
-        (["push", TARGET], "no mirror is given, and none is set"),
+        (["push", TARGET], "no mirror is specified or configured"),
         (["status", TARGET, "a.example/b", "b.example/c"], "one repository is expected"),
     ],
 )
@@ -97,4 +97,4 @@ def test_a_build_reports_the_inputs_missing_in_the_mirror(sample, command, regis
 def test_mirror_only_requires_a_mirror(sample, command):
     answer = command("build", TARGET, "--mirror-only")
     assert answer.status == 2
-    assert "--mirror-only needs a mirror" in answer.stderr
+    assert "--mirror-only requires a mirror" in answer.stderr

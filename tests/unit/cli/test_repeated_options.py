@@ -95,7 +95,7 @@ def test_both_values_and_the_remedy_are_named(
     done = imgbuild("audit", "--environment", "A", "--environment=B")
     assert (done.status, done.stdout) == (2, "")
     assert "imgbuild audit: --environment accepts one value, not A and B" in done.stderr
-    assert "run the command once for each" in done.stderr
+    assert "run the command once per value" in done.stderr
     done = imgbuild("build", "--help", "-o", "A", "-oB")
     assert done.status == 0  # help comes first
     done = imgbuild("build", "t", "-o", "A", "-oB", "--output", "C")
@@ -109,7 +109,7 @@ def test_words_of_user_command_are_not_options() -> None:
     assert _parsed("run", "x", "prog", "--layout", "1", "--layout", "2")["name"] == "x"
 
 
-def test_a_definition_declares_the_effect_of_a_second_value() -> None:
+def test_definition_declares_whether_the_last_value_is_used() -> None:
     assert "--first-of-a-test" not in SETTINGS
     Definition("--first-of-a-test", "Names a file.")
     Definition("--second-of-a-test", "A number.", setting=True)

@@ -40,7 +40,7 @@ def command(
         (["trl", "--index", "trl=torch"], "a separate index for each CUDA release"),
     ],
 )
-def test_invalid_arguments(command: Command, line: list[str], message: str) -> None:
+def test_invalid_arguments_are_refused(command: Command, line: list[str], message: str) -> None:
     done = command("resolve", *line, "--json")
     assert (done.status, message in done.stderr) == (2, True), done.stderr
     assert message in json.loads(done.stdout)["message"] + str(json.loads(done.stdout)["hint"])
@@ -115,7 +115,7 @@ def locked_target(name: str) -> LockedTarget:
     )
 
 
-def test_locked_targets_with_versions_and_commands() -> None:
+def test_locked_targets_are_printed_with_versions_and_commands() -> None:
     names = [f"cu128-verl0.{number}" for number in range(5, 15)]
     answer = ResolveAnswer(
         name="", python="3.11", arch={}, locked=tuple(locked_target(name) for name in names)

@@ -36,10 +36,10 @@ def _host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def container_request(config: CommandConfig = IMAGE, **options: Any) -> ContainerRequest:
-    return RunOptions(**options).request(config, ("true",), interactive=True, dry=False)
+    return RunOptions(**options).request(config, ("true",), interactive=True, dry_run=False)
 
 
-def test_defaults(tmp_path: Path) -> None:
+def test_request_has_default_values(tmp_path: Path) -> None:
     request = container_request()
     assert request.mounts == (Mount(source=tmp_path / "here", target="/workspace"),)
     assert (request.workdir, request.command, request.env) == ("/workspace", ("true",), {})
@@ -75,7 +75,7 @@ def test_home_folder_is_mounted() -> None:
 def test_a_printed_command_without_gpus_is_reported(
     gpus: str | None, reported: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    RunOptions(gpus=gpus).request(IMAGE, ("true",), interactive=True, dry=True)
+    RunOptions(gpus=gpus).request(IMAGE, ("true",), interactive=True, dry_run=True)
     assert ("for a machine with GPUs add --gpus all" in capsys.readouterr().err) is reported
     container_request()
     assert "no GPU is visible" not in capsys.readouterr().err
@@ -112,13 +112,13 @@ def test_a_missing_hugging_face_cache_is_reported_once_a_day(
 ) -> None:
     def reported() -> bool:
         container_request()
-        return "does not exist: models" in " ".join(capsys.readouterr().err.split())
+        return "does not exist, so models" in " ".join(capsys.readouterr().err.split())
 
     monkeypatch.setenv("HF_HOME", str(tmp_path / "absent"))
     assert [reported(), reported()] == [True, False]
     monkeypatch.setenv("HF_HOME", str(tmp_path / "other"))
     assert [reported(), reported()] == [True, False]
-    text = f"{tmp_path / 'other'} does not exist: models that the command downloads are not kept"
+    text = f"{tmp_path / 'other'} does not exist, so models that the command downloads are not kept"
     store = Store.open()
     assert store.fact(run.NOTICE, text) is not None
     store.put_fact(run.NOTICE, text, b"2026-01-01")  # another day
@@ -174,7 +174,7 @@ def test_variables_are_read_from_file(tmp_path: Path, monkeypatch: pytest.Monkey
         container_request(env_file=[path])
 
 
-def test_volumes(tmp_path: Path) -> None:
+def test_volumes_are_parsed(tmp_path: Path) -> None:
     (tmp_path / "here/data").mkdir()
     (tmp_path / "home").mkdir()
     mounts = container_request(volume=["data:/data:ro", f"{tmp_path}:/x/", "~/..:/y:rw"]).mounts[1:]
@@ -189,16 +189,16 @@ def test_volumes(tmp_path: Path) -> None:
 
 
 @each_row("text", ["data", "data:here", ":/x", "/:/x:wo", "absent:/x"])
-def test_volumes_that_are_refused(text: str) -> None:
+def test_invalid_volumes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--volume"):
         container_request(volume=[text])
 
 
 @each_row("port", ["80", "8080:80", "127.0.0.1:8080:80/udp", "[::1]:80:80", "1-3:1-3"])
-def test_ports(port: str) -> None:
+def test_ports_are_parsed(port: str) -> None:
     assert container_request(publish=[port]).ports == (port,)
 
 
 @each_row("size", ["16g", "64M", "1.5gb", "1024"])
-def test_sizes_of_shared_memory(size: str) -> None:
+def test_sizes_of_shared_memory_are_parsed(size: str) -> None:
     assert container_request(shm_size=size).shm_size == size

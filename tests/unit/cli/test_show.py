@@ -220,7 +220,7 @@ def test_one_part_is_shown_at_a_time(imgbuild: Command) -> None:
     done = imgbuild("show", TARGET, "--layers", "--variables")
     assert (done.status, "--layers and --variables cannot be combined" in done.stderr) == (2, True)
     done = imgbuild("show", TARGET, "--output", "x")
-    assert (done.status, "--output needs --sbom" in done.stderr) == (2, True)
+    assert (done.status, "--output requires --sbom" in done.stderr) == (2, True)
 
 
 def test_pages_and_the_list_of_this_repository_fit_80_columns(imgbuild: Command) -> None:
@@ -303,7 +303,9 @@ def test_all_columns_are_paragraphs_on_a_narrow_terminal(
         ("80GB HBM3", "cu130-verl0.9", "cu126-vllm"),
     ],
 )
-def test_targets_that_passed_on_a_gpu(imgbuild: Command, gpu: str, has: str, lacks: str) -> None:
+def test_targets_that_passed_on_a_gpu_are_listed(
+    imgbuild: Command, gpu: str, has: str, lacks: str
+) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     lines = imgbuild("list", "--tested", gpu, *matrix_options).stdout.splitlines()
     names = {line.split()[0] for line in lines}
@@ -356,7 +358,7 @@ def test_filters_of_the_list_are_combined(imgbuild: Command) -> None:
     assert "cu124-vllm" in older
     assert "cu124-vllm" not in _names("--gpu", "sm_120")
     assert older == _names("--gpu", "NVIDIA A100-SXM4-80GB")
-    # GH200 is arm64: targets for x86_64 alone are left out, though they have code for 9.0.
+    # GH200 is arm64: targets for x86_64 alone are omitted, though they have code for 9.0.
     hopper = _names("--gpu", "GH200")
     assert "cu130-vllm" in hopper < _names("--gpu", "H100")
     old_driver = _names("--driver", "535")

@@ -46,7 +46,7 @@ def test_lock_lists_packages_of_cuda_source_with_all_other_causes(imgbuild: Comm
     message = unwrapped(refused.stderr)
     reason = "the index has no wheel for Python 3.11, torch 2.6.0 and CUDA 12.4"
     assert f"requirements.txt:2: flash-attn: {reason}" in message
-    assert f"a wheel by URL: `flash-attn @ https://…/{WHEEL}`" in message
+    assert f"the URL of a wheel: `flash-attn @ https://…/{WHEEL}`" in message
     assert "needed by train.py:2 (only in some cases), fast (fast-2.0-py3-none-any.whl)" in message
     assert 'without it: attn_implementation="sdpa"' in message
     assert "exclude it in matrix.yaml: exclude: {flash-attn: REASON}" in message

@@ -95,7 +95,7 @@ def test_a_removed_verb_names_its_replacement(
 ) -> None:
     done = Command(monkeypatch, capsys)(*verb.split(), "cu124-vllm")
     assert (done.status, verb in VERBS) == (2, False)
-    assert done.stderr.endswith(f"hint: its replacement: imgbuild {replacement}\n")
+    assert done.stderr.endswith(f"hint: use imgbuild {replacement} instead\n")
     assert replacement in VERBS
     assert f"`imgbuild {verb}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 

@@ -271,12 +271,12 @@ def test_deleted_attachments_do_not_pass(signed, place, imgbuild, pair):
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (("sign", "REF"), 2, "is needed"),
-        (("sign", "REF", "--sign-key", "PRIVATE", "--keyless"), 2, "is needed"),
+        (("sign", "REF"), 2, "is required"),
+        (("sign", "REF", "--sign-key", "PRIVATE", "--keyless"), 2, "is required"),
         (("sign", "REF", "--sign-key", "PUBLIC"), 2, "not a private key"),
         (("sign", "REF", "--keyless"), 6, "cosign is not installed"),
         (("verify", "REF", "--key", "PRIVATE"), 2, "is a private key"),
-        (("verify", "REF", "--builder-id", "https://x"), 2, "--builder-id needs --key"),
+        (("verify", "REF", "--builder-id", "https://x"), 2, "--builder-id requires --key"),
         (
             ("verify", "REF", "--target", BOTH, "--lock", "lock.json"),
             2,
@@ -285,7 +285,7 @@ def test_deleted_attachments_do_not_pass(signed, place, imgbuild, pair):
         (("verify", "REF", "--target", "cu999"), 5, "no lock for target cu999"),
         (("verify", "REF-absent"), 7, "absent"),
         (("verify", "Not a reference"), 2, "Not a reference"),
-        (("verify", "localhost/name"), 2, "the tag or digest is missing"),
+        (("verify", "localhost/name"), 2, "a tag or digest is required"),
     ],
 )
 def test_impossible_requests_are_refused_with_reason(place, imgbuild, pair, words, status, message):

@@ -43,7 +43,7 @@ def command(kind: Kind, request: ContainerRequest, **options: bool) -> tuple[str
     return arguments.engine(kind, request, kind, "x", **options).command
 
 
-def test_docker() -> None:
+def test_docker_arguments_match_request() -> None:
     invocation = arguments.engine("docker", FULL, "docker", "rl:latest", init=True)
     assert invocation.command == (
         *("docker", "run", "--rm", "--init", "--user=1234:5678", "--interactive", "--tty"),
@@ -58,7 +58,7 @@ def test_docker() -> None:
     assert "'--env=A=b c'" in invocation.text()
 
 
-def test_podman() -> None:
+def test_podman_arguments_match_request() -> None:
     invocation = arguments.engine("podman", FULL, "podman", "rl:latest", rootless=True)
     assert invocation.command == (
         *("podman", "run", "--rm", "--userns=keep-id", "--interactive", "--tty"),
@@ -70,7 +70,7 @@ def test_podman() -> None:
     )
 
 
-def test_apptainer() -> None:
+def test_apptainer_arguments_match_request() -> None:
     invocation = arguments.apptainer(FULL, "apptainer", Path("/images/rl.sif"))
     assert invocation.command == (
         *("apptainer", "--quiet", "run", "--cleanenv", "--no-eval", "--pwd=/workspace"),
@@ -108,7 +108,7 @@ def test_apptainer_changes_user_only_for_root() -> None:
     assert "--security" not in arguments.apptainer(same, "apptainer", Path("x.sif")).command
 
 
-def test_shared_memory_network_and_gpus() -> None:
+def test_shared_memory_network_and_gpus_are_passed() -> None:
     request = changed(PLAIN, shm_size="16g", network=False, gpus=2, name="mine")
     docker = command("docker", request)
     podman = command("podman", request)
@@ -158,7 +158,7 @@ def test_ignored_options_are_reported() -> None:
         assert arguments.ignored(PLAIN, through) == []
 
 
-def test_values_of_container_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_container_request_are_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert FULL.variables() == {"FROM_FILE": "x", "HF_TOKEN": "secret", "A": "b c"}
     monkeypatch.delenv("HF_TOKEN")
     assert FULL.variables() == {"FROM_FILE": "x", "A": "b c"}

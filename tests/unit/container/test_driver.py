@@ -71,7 +71,7 @@ def test_cuda_visible_devices_limits_gpus(value, count, tmp_path, monkeypatch):
         (1, "here", ("cpu", "gpu")),
     ],
 )
-def test_tiers_by_number_of_gpus(gpus, through, tiers):
+def test_tiers_depend_on_number_of_gpus(gpus, through, tiers):
     assert runner.fitting(gpus, through) == tiers
 
 

@@ -11,7 +11,7 @@ from tests.support.rows import each_row
 def adapted(source: str) -> dict[str, object]:
     values, built_at = sysconfig_data.read(source.encode())
     namespace: dict[str, dict[str, object]] = {}
-    exec(sysconfig_data.written(values, built_at, "/opt/python"), namespace)
+    exec(sysconfig_data.encode(values, built_at, "/opt/python"), namespace)
     return namespace["build_time_vars"]
 
 

@@ -44,7 +44,7 @@ def test_debian_unimportant_is_low(words: tuple[str, ...], rated: str) -> None:
     assert _rating(OPENSSL, "openssl", affected=_urgency(*words)) == (rated, 7.5)
 
 
-def test_debian_urgency_without_score() -> None:
+def test_debian_urgency_is_used_without_score() -> None:
     assert _rating(OPENSSL, "openssl", severity=None, affected=_urgency("low**"))[0] == "low"
     assert _rating(OPENSSL, "openssl", severity=None)[0] == "unknown"
 

@@ -42,7 +42,7 @@ def test_base_scores_match_specification(vector: str, score: float) -> None:
         ("CVSS:4.0/AV:N/AC:L/AT:N/PR:N/UI:N/VC:H/VI:H/VA:H/SC:H/SI:H/SA:H", 10.0),
     ],
 )
-def test_base_scores_of_cvss_2_and_4(vector: str, score: float) -> None:
+def test_base_scores_of_cvss_2_and_4_are_computed(vector: str, score: float) -> None:
     assert severity.base_score(vector) == score
 
 
@@ -63,7 +63,7 @@ def test_other_formats_have_no_score(vector: str) -> None:
     assert severity.base_score(vector) is None
 
 
-def test_score_bounds_and_severity_terms() -> None:
+def test_scores_map_to_severity_terms() -> None:
     ratings = [severity.of_score(score) for score in (0.0, 3.9, 4.0, 6.9, 7.0, 8.9, 9.0)]
     assert ratings == ["low", "low", "medium", "medium", "high", "high", "critical"]
     words = ("MODERATE", "medium**", "unimportant", "not yet assigned", None)

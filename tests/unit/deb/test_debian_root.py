@@ -161,7 +161,7 @@ def test_excluded_copy_source_is_still_copied(root_members: dict[str, Member]) -
     assert "usr/share/doc/base/examples/list" not in root_members
 
 
-def test_exclude_and_include_patterns(root_members: dict[str, Member]) -> None:
+def test_exclude_and_include_patterns_are_applied(root_members: dict[str, Member]) -> None:
     documents = {path for path in root_members if path.startswith("usr/share/doc")}
     # The link of `other` points to a licence; README is a broken link now.
     assert documents == {
@@ -347,7 +347,7 @@ def test_added_packages_layer_contains_only_differences(
         debs.hardlink("./usr/bin/third-too", "./usr/bin/third", 0o755),
         debs.file("./var/mail/note", b"note"),
         debs.file("./usr/share/doc/third/copyright", b"licence"),
-        debs.file("./usr/share/doc/third/changelog", b"left out"),
+        debs.file("./usr/share/doc/third/changelog", b"omitted"),
     )
     added_members = {member.path: member for member in members}
     new = {path for path, member in added_members.items() if root_members.get(path) != member}

@@ -29,7 +29,7 @@ def test_debian_versions_are_ordered(versions: list[str]) -> None:
 
 
 @each_row(("left", "right"), [("1.0", "0:1.0"), ("1.0", "1.0-0"), ("1.00", "1.0"), ("1.a0", "1.a")])
-def test_equal_spellings_of_debian_version(left: str, right: str) -> None:
+def test_equal_spellings_of_a_debian_version_are_equal(left: str, right: str) -> None:
     assert compare(left, right) == 0
 
 
@@ -53,7 +53,9 @@ def test_tilde_sorts_before_end_of_version(version: str) -> None:
         ("1.0", ">>", "1.0~", True),
     ],
 )
-def test_version_relations(version: str, relation: str, bound: str, *, expected: bool) -> None:
+def test_version_relations_are_evaluated(
+    version: str, relation: str, bound: str, *, expected: bool
+) -> None:
     assert satisfies(version, relation, bound) is expected
 
 

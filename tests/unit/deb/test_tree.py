@@ -48,7 +48,7 @@ def test_package_may_ship_merged_usr_links() -> None:
     tree.add(Member(path="usr/bin", kind=MemberKind.FOLDER), "base-files")
     members = {member.path: member for member in tree.members()}
     assert (members["bin"].target, members["usr/bin"].kind) == ("usr/bin", MemberKind.FOLDER)
-    with pytest.raises(IntegrityError, match="both ship /usr/bin"):
+    with pytest.raises(IntegrityError, match="both contain /usr/bin"):
         tree.add(Member(path="bin", kind=MemberKind.LINK, target="opt/bin"), "other")
 
 
@@ -65,7 +65,7 @@ def test_packages_may_share_folders_but_not_files() -> None:
     tree.add(Member(path="bin", kind=MemberKind.FOLDER, mode=0o755), "one")
     tree.add(Member(path="usr/bin", kind=MemberKind.FOLDER, mode=0o755), "two")
     tree.add(file("bin/tool", b"1"), "one")
-    with pytest.raises(IntegrityError, match="two and one both ship /usr/bin/tool"):
+    with pytest.raises(IntegrityError, match="two and one both contain /usr/bin/tool"):
         tree.add(file("usr/bin/tool", b"2"), "two")
     with pytest.raises(IntegrityError, match="folder 0700 and folder 0755"):
         tree.add(Member(path="usr/bin", kind=MemberKind.FOLDER, mode=0o700), "three")

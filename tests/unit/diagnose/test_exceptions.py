@@ -124,7 +124,7 @@ def test_a_traceback_without_its_start_or_end_is_read() -> None:
     assert (exception.type, exception.message) == ("OSError", "'no disk'")
 
 
-def test_a_traceback_in_boxes_of_pip_is_read() -> None:
+def test_traceback_in_a_pip_box_is_read() -> None:
     text = "".join(f"    │ {line}\n" for line in TRACE.splitlines())
     assert read(text).exceptions[0].type == "TypeError"
 

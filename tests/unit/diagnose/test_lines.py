@@ -40,7 +40,7 @@ def test_encodings_are_detected(encoding: str) -> None:
     assert code(("训练 start\n" * 9 + FAILURE.decode()).encode(encoding)) == "IMG504"
 
 
-def test_invalid_utf_8_and_line_ends() -> None:
+def test_invalid_utf_8_and_line_ends_are_handled() -> None:
     assert code(b"\xfd\xff\xfe\r\n" + b"x\xff\r\n" + FAILURE.replace(b"\n", b"\r\n")) == "IMG504"
     assert code(b"10%|#|\r20%|##|\r" + FAILURE) == "IMG504"
 

@@ -155,7 +155,7 @@ def test_a_traceback_of_a_notebook_has_frames() -> None:
         ("train.py", ""),
     ],
 )
-def test_the_package_of_a_file(file: str, package: str) -> None:
+def test_package_of_a_file_is_named(file: str, package: str) -> None:
     assert owners.package(file) == package
 
 
@@ -171,7 +171,7 @@ def test_the_package_of_a_file(file: str, package: str) -> None:
         ("/home/u/lib/train.py", False),
     ],
 )
-def test_files_of_the_standard_library(file: str, standard: bool) -> None:
+def test_files_of_the_standard_library_are_recognized(file: str, standard: bool) -> None:
     assert owners.is_standard(file) is standard
 
 
@@ -182,7 +182,7 @@ def test_generated_code_is_not_program_code() -> None:
     assert "generated code (start), called from /workspace/job/train.py:9" in finding.cause
 
 
-def test_program_method_without_parameter() -> None:
+def test_program_method_without_parameter_is_explained() -> None:
     finding = traced("TypeError: MyTrainer.step() got an unexpected keyword argument 'slots'")
     assert finding.cause == (
         "MyTrainer.step does not accept the argument slots, which the installed acme passes to it"
@@ -196,7 +196,7 @@ def test_a_log_that_ends_in_a_traceback_has_failed() -> None:
     assert first(text + "step\n" * 500 + cut).code == "IMG921"
 
 
-def test_a_package_that_is_not_imported() -> None:
+def test_package_that_is_not_imported_is_ignored() -> None:
     finding = traced("NameError: name 'LLM' is not defined", "/workspace/job/serve.py", "LLM(path)")
     assert (finding.code, "LLM (of vllm) is not imported" in finding.cause) == ("IMG902", True)
 
@@ -222,12 +222,12 @@ def test_the_attribute_of_none_is_named() -> None:
     assert "plan.grid is not set" in finding.cause
 
 
-def test_the_mapping_that_lacks_a_key_is_named() -> None:
+def test_mapping_without_the_key_is_named() -> None:
     finding = traced("KeyError: 'tier'", "/workspace/job/rows.py", "tier = row['tier']")
     assert "the key tier is absent from row" in finding.cause
 
 
-def test_a_table_read_by_a_setting_without_value() -> None:
+def test_setting_without_value_reads_the_table() -> None:
     finding = traced("KeyError: None", code="kind = KINDS[options.kind]")
     assert "a setting has no value (None)" in finding.cause
 
@@ -258,7 +258,7 @@ def test_library_of_older_torch_is_named() -> None:
     assert "built for torch 1.10 to 1.13" in traced(f"ImportError: {library}").cause
 
 
-def test_a_name_missing_in_the_package_that_uses_it() -> None:
+def test_name_missing_in_its_own_package_is_explained() -> None:
     file = "/opt/venv/lib/python3.11/site-packages/acme/engine/core.py"
     finding = traced("ImportError: cannot import name 'Pump' from 'acme.parts'", file)
     assert finding.code == "IMG902"
@@ -266,7 +266,7 @@ def test_a_name_missing_in_the_package_that_uses_it() -> None:
     assert "pip install --force-reinstall --no-deps acme" in finding.cure
 
 
-def test_an_attribute_missing_in_the_class_that_reads_it() -> None:
+def test_attribute_missing_in_its_own_class_is_explained() -> None:
     finding = traced(
         "AttributeError: 'AcmePump' object has no attribute 'slots'", code="if self.slots:"
     )
@@ -282,7 +282,7 @@ def test_name_of_other_release_is_explained() -> None:
     assert "imgbuild resolve acme transformers" in finding.cure
 
 
-def test_a_package_that_fails_while_it_is_imported() -> None:
+def test_package_that_fails_on_import_is_named() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/workspace/job/train.py", line 9, in <module>\n    import acme\n'
@@ -295,7 +295,7 @@ def test_a_package_that_fails_while_it_is_imported() -> None:
     assert finding.cure.startswith("acme fails while it is imported")
 
 
-def test_a_requirement_whose_distribution_is_absent() -> None:
+def test_requirement_without_installed_distribution_is_explained() -> None:
     text = "importlib.metadata.PackageNotFoundError: No package metadata was found for"
     finding = first(f"{text} The 'slots>=0.4' distribution was not found and is required\n")
     assert finding.cause.startswith("slots is not installed")
@@ -309,7 +309,7 @@ def test_a_requirement_whose_distribution_is_absent() -> None:
         ("model type `acme9` but Transformers does not know it", "does not have the model type"),
     ],
 )
-def test_the_release_that_added_an_architecture(text: str, cause: str) -> None:
+def test_release_that_added_an_architecture_is_named(text: str, cause: str) -> None:
     assert cause in traced(f"ValueError: {text}").cause
 
 
@@ -327,7 +327,7 @@ def test_cuda_error_number_is_explained(text: str, name: str) -> None:
     assert (finding.code, name in finding.cause) == ("IMG907", True)
 
 
-def test_a_function_missing_in_its_own_package() -> None:
+def test_function_missing_in_its_own_package_is_explained() -> None:
     library = "/opt/venv/lib/python3.11/site-packages/acme/_C.so"
     finding = traced(f"ImportError: {library}: undefined symbol: _Z9acme_pumpRKN2at6TensorE")
     assert (
@@ -336,7 +336,7 @@ def test_a_function_missing_in_its_own_package() -> None:
     )
 
 
-def test_a_library_that_was_compiled_at_run_time() -> None:
+def test_library_compiled_at_run_time_is_explained() -> None:
     library = "/root/.cache/flashinfer/90/cached_ops/pump/pump.so"
     finding = traced(f"OSError: {library}: undefined symbol: _ZTIN4acme4pump5FaultE")
     assert "a library that flashinfer compiled at run time lacks acme" in finding.cause
@@ -356,14 +356,14 @@ def test_folder_hiding_a_package_is_named(text: str) -> None:
     assert "vllm.__path__" in finding.cure
 
 
-def test_a_configuration_of_another_release_of_transformers() -> None:
+def test_configuration_of_another_release_of_transformers_is_explained() -> None:
     package = "/opt/venv/lib/python3.11/site-packages/vllm/models/pump.py"
     finding = traced("AttributeError: 'PumpConfig' object has no attribute 'slots'", package)
     assert "vllm reads PumpConfig.slots" in finding.cause
     assert "imgbuild resolve vllm transformers" in finding.cure
 
 
-def test_types_that_only_versions_explain() -> None:
+def test_wrong_types_are_explained_by_versions() -> None:
     finding = diagnose(io.BytesIO(
         b"Traceback (most recent call last):\n"
         b'  File "/opt/v/lib/python3.12/site-packages/pumps/keys.py", line 5, in merge\n'
@@ -374,7 +374,7 @@ def test_types_that_only_versions_explain() -> None:
     assert "released for each other" in finding.cure
 
 
-def test_an_argument_of_a_model_of_transformers() -> None:
+def test_unknown_argument_of_a_transformers_model_is_explained() -> None:
     finding = diagnose(io.BytesIO(
         b"TypeError: PumpModel.forward() got an unexpected keyword argument 'valve_position'\n"
     ), "log").findings[0]  # fmt: skip
@@ -382,7 +382,7 @@ def test_an_argument_of_a_model_of_transformers() -> None:
     assert finding.cure.startswith("install the transformers that")
 
 
-def test_a_module_in_a_notebook_on_windows() -> None:
+def test_missing_module_in_a_notebook_on_windows_is_explained() -> None:
     finding = diagnose(io.BytesIO(
         b"File c:\\work\\venv\\lib\\site-packages\\pumps\\loader.py:15\n"
         b"---> 15 open_valves()\n"
@@ -398,7 +398,7 @@ def test_a_package_that_uses_a_removed_name_has_to_be_newer() -> None:
     assert finding.cure.startswith("install transformers>=4.44.0,<5.0.0, or use a newer acme")
 
 
-def test_a_member_that_an_enumeration_lacks() -> None:
+def test_missing_member_of_an_enumeration_is_explained() -> None:
     text = TRACE.format(
         file=PACKAGE,
         code="if state == PumpState.HALF_OPEN:",
@@ -408,21 +408,21 @@ def test_a_member_that_an_enumeration_lacks() -> None:
     assert "the enumeration PumpState has no member HALF_OPEN" in first(text).cause
 
 
-def test_an_attribute_of_the_trainer_of_transformers() -> None:
+def test_missing_attribute_of_the_transformers_trainer_is_explained() -> None:
     finding = traced(
         "AttributeError: 'PumpTrainer' object has no attribute 'slots'", code="n = self.slots"
     )
     assert "neither its own class nor the Trainer of the installed transformers" in finding.cause
 
 
-def test_a_method_of_another_package_lacks_an_argument() -> None:
+def test_argument_missing_in_another_package_is_explained() -> None:
     finding = traced(
         "TypeError: Accelerator.unwrap_model() got an unexpected keyword argument 'slots'"
     )
     assert "unwrap_model of the installed accelerate does not accept" in finding.cause
 
 
-def test_the_message_that_a_wrapper_repeats_without_its_type() -> None:
+def test_message_repeated_by_a_wrapper_is_not_the_cause() -> None:
     text = (
         "RuntimeError: Failed to import acme.pump because of the following error (look up to see"
         " its traceback):\n'AcmePump' object has no attribute 'slots'\n"
@@ -430,7 +430,7 @@ def test_the_message_that_a_wrapper_repeats_without_its_type() -> None:
     assert "AcmePump has no attribute slots" in first(text).cause
 
 
-def test_a_configuration_without_a_key_that_a_package_uses() -> None:
+def test_missing_configuration_key_is_explained() -> None:
     file = "/opt/venv/lib/python3.11/site-packages/omegaconf/dictconfig.py"
     text = TRACE.format(
         file=PACKAGE,
@@ -460,7 +460,7 @@ def test_an_older_prefix_of_vllm_is_removed() -> None:
     assert "raised by acme in f (acme/core.py:4)" in first(text).cause
 
 
-def test_an_argument_that_is_passed_on() -> None:
+def test_forwarded_argument_is_explained() -> None:
     finding = traced(
         "TypeError: Pump.reload() got an unexpected keyword argument 'slots'",
         code="return func(*args, **kwargs)",
@@ -468,7 +468,7 @@ def test_an_argument_that_is_passed_on() -> None:
     assert "which the program or package that calls it through acme passes" in finding.cause
 
 
-def test_packages_of_which_one_calls_the_other() -> None:
+def test_package_that_calls_the_other_is_named_first() -> None:
     file = "/opt/venv/lib/python3.11/site-packages/pumps/valve.py"
     text = (
         "Traceback (most recent call last):\n"
@@ -481,13 +481,13 @@ def test_packages_of_which_one_calls_the_other() -> None:
     assert "acme may be for another pumps" in finding.cure
 
 
-def test_a_library_that_torch_cannot_load() -> None:
+def test_library_that_torch_cannot_load_is_explained() -> None:
     path = "/opt/venv/lib/python3.11/site-packages/torchaudio/lib/libtorchaudio.so"
     finding = traced(f"OSError: Could not load this library: {path}")
     assert finding.cause.startswith("torchaudio was compiled for a different torch")
 
 
-def test_an_extension_that_was_not_built() -> None:
+def test_extension_that_was_not_built_is_explained() -> None:
     path = "/root/.cache/torch_extensions/py311/pumps/pumps.so"
     finding = traced(f"ImportError: {path}: cannot open shared object file: No such file")
     assert "the extension pumps, which is compiled at run time, was not built" in finding.cause

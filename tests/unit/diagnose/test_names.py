@@ -71,14 +71,14 @@ from tests.support.rows import each_row
          "IMG902", "unsloth-zoo", "pip install -U unsloth-zoo unsloth"),
     ],
 )  # fmt: skip
-def test_the_versions_of_a_name(text: str, code: str, cause: str, cure: str) -> None:
+def test_versions_of_a_name_are_listed(text: str, code: str, cause: str, cure: str) -> None:
     finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == code
     assert cause in finding.cause
     assert cure in finding.cure
 
 
-def test_torch_version_required_by_logged_vllm() -> None:
+def test_torch_version_required_by_logged_vllm_is_named() -> None:
     text = (
         "vllm==0.8.5.post1 torch==2.7.0\n"
         "ImportError: /v/site-packages/vllm/_C.abi3.so: undefined symbol:"
@@ -91,7 +91,7 @@ def test_torch_version_required_by_logged_vllm() -> None:
     assert finding.cure == "install torch==2.6.0 torchvision==0.21.0"
 
 
-def test_unused_variables_of_script() -> None:
+def test_unused_variables_of_script_are_reported() -> None:
     text = "export VLLM_WORKER_USE_RAY=1\nexport VLLM_USE_TRITON_FLASH_ATTN=0\nexport VLLM_PORT=9\n"
     findings = diagnose(io.BytesIO(text.encode()), "log").findings
     assert {finding.code for finding in findings} == {"IMG920"}
@@ -107,7 +107,7 @@ def test_an_argument_of_all_releases_is_not_reported_as_absent_from_them() -> No
     assert "no vllm" not in finding.cause
 
 
-def test_the_code_of_a_model_is_older_than_transformers() -> None:
+def test_model_code_older_than_transformers_is_explained() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/work/serve.py", line 9, in <module>\n'
@@ -124,7 +124,7 @@ def test_the_code_of_a_model_is_older_than_transformers() -> None:
     assert "transformers_version" in finding.cure
 
 
-def test_a_fork_of_a_package_lacks_a_name_of_its_own() -> None:
+def test_name_missing_in_a_fork_is_explained() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/home/u/pump-rl/verl/workers/pump_workers.py", line 51, in build\n'
@@ -136,7 +136,7 @@ def test_a_fork_of_a_package_lacks_a_name_of_its_own() -> None:
     assert finding.cause.startswith("verl cannot import AsyncPump of its module")
 
 
-def test_a_class_whose_name_begins_in_lower_case() -> None:
+def test_class_with_a_lower_case_name_is_recognized() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/opt/v/lib/python3.12/site-packages/verl/workers/pumps.py", line 7, in run\n'

@@ -48,7 +48,7 @@ def test_an_assertion_without_a_message_does_not_take_the_next_line() -> None:
     assert "step 7" not in finding.cause
 
 
-def test_an_error_of_torch_is_the_fault_of_the_package_that_called_it() -> None:
+def test_torch_error_is_attributed_to_the_calling_package() -> None:
     finding = first(
         "sglang/srt/layers/attention/pump.py:plan:self.module.plan(",
         "torch/_ops.py:__call__:return self._op(*args)",
@@ -58,7 +58,7 @@ def test_an_error_of_torch_is_the_fault_of_the_package_that_called_it() -> None:
     assert "--attention-backend" in finding.cure
 
 
-def test_an_error_of_torch_in_code_of_the_program_is_raised_by_torch() -> None:
+def test_torch_error_in_program_code_is_attributed_to_torch() -> None:
     finding = first(
         "/work/train.py:main:step(x)",
         "torch/nn/pump.py:forward:return f(x)",
@@ -68,7 +68,7 @@ def test_an_error_of_torch_in_code_of_the_program_is_raised_by_torch() -> None:
     assert "called from /work/train.py:1" in finding.cause
 
 
-def test_a_lookup_is_read_in_the_function_above_it() -> None:
+def test_lookup_is_attributed_to_the_enclosing_function() -> None:
     finding = first(
         'axolotl/pump.py:parse:prompt["slot"],',
         "datasets/formatting/formatting.py:__getitem__:value = self.data[key]",
@@ -95,7 +95,7 @@ def test_messages_of_python_and_torch_are_explained(message: str, words: str) ->
     assert "score (/work/reward.py:1)" in finding.cause
 
 
-def test_a_fault_of_the_backend_is_one_of_torch_compile() -> None:
+def test_backend_error_is_explained_as_torch_compile_error() -> None:
     text = "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
     text += "NameError: name 's7' is not defined\n"
     finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
@@ -113,7 +113,7 @@ def test_a_missing_program_of_the_backend_is_the_cause() -> None:
     ("program", "words"),
     [("pump.py", "pump.py has no option --task"), ("vllm", "the option --task")],
 )
-def test_an_option_is_one_of_the_program_that_rejects_it(program: str, words: str) -> None:
+def test_rejected_option_belongs_to_the_program_that_rejects_it(program: str, words: str) -> None:
     text = f"usage: {program} [-h]\n{program}: error: unrecognized arguments: --task score\n"
     finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == "IMG917"
@@ -133,7 +133,7 @@ def test_each_part_has_a_cure_and_each_meaning_a_sentence() -> None:
     assert all(len(row.means) > 20 for _, row in remedies.load() if row.means)
 
 
-def test_a_remedy_that_is_marked_is_given_in_place_of_the_part() -> None:
+def test_marked_remedy_replaces_the_general_one() -> None:
     found = first(
         "awq/modules/pump.py:forward:if pump_ext is None:",
         exception="NameError: name 'pump_ext' is not defined",
@@ -142,7 +142,7 @@ def test_a_remedy_that_is_marked_is_given_in_place_of_the_part() -> None:
     assert found.cure.startswith("python -c 'import pump_ext'")
 
 
-def test_the_package_that_passes_an_argument_is_not_the_module_class_of_torch() -> None:
+def test_package_that_passes_an_argument_is_named_instead_of_torch() -> None:
     found = first(
         "awq/quantize/pump.py:quantize:self.model(samples)",
         "torch/nn/modules/module.py:_call_impl:return forward_call(*args, **kwargs)",

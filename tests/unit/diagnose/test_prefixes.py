@@ -62,7 +62,7 @@ def cause(lines: list[str]) -> str:
 
 
 @each_row("name", [*NAMING, *OTHER])
-def test_a_traceback_below_a_prefix_is_read(name: str) -> None:
+def test_traceback_after_a_prefix_is_read(name: str) -> None:
     line = {**NAMING, **OTHER}[name]
     text = cause([line("INFO", "start")] * 50 + [line("ERROR", text) for text in TRACEBACK])
     assert text == (
@@ -78,7 +78,7 @@ def test_log_level_is_read(name: str) -> None:
     assert "GPU ran out of memory" in cause([NAMING[name]("ERROR", text)])
 
 
-def test_tracebacks_of_two_processes_below_prefixes_that_no_rule_has() -> None:
+def test_interleaved_tracebacks_with_unknown_prefixes_are_separated() -> None:
     lines = [
         line
         for a, b in zip(TRACEBACK, (*TRACEBACK[:3], "OtherFault: y"), strict=True)

@@ -115,14 +115,14 @@ def test_every_row_has_a_cure() -> None:
         ),
     ],
 )
-def test_a_value_that_a_command_line_rejects(text: str, cause: str, cure: str) -> None:
+def test_value_rejected_by_a_command_line_is_explained(text: str, cause: str, cure: str) -> None:
     finding = first(f"usage: train.py [-h]\n{text}\n")
     assert finding.code == value_reasons.CODE
     assert cause in finding.cause
     assert cure in finding.cure
 
 
-def test_the_first_field_that_a_model_rejects() -> None:
+def test_first_field_rejected_by_a_model_is_explained() -> None:
     finding = first(
         'Traceback (most recent call last):\n  File "/work/job/a.py", line 6, in <module>\n'
         "    AcmeConfig()\npydantic_core._pydantic_core.ValidationError: 2 validation errors for"
@@ -134,7 +134,7 @@ def test_the_first_field_that_a_model_rejects() -> None:
     assert finding.cure.startswith("use full for fan (allowed: auto, half, full)")
 
 
-def test_values_that_a_validator_lists() -> None:
+def test_values_listed_by_a_validator_are_suggested() -> None:
     text = "fan_mode must be one of ['off', 'slow', 'fast'], got 'fasst'"
     assert listed(text) == ("off", "slow", "fast")
     assert rejected(text, listed(text)) == "fasst"
@@ -149,7 +149,7 @@ def test_values_that_a_validator_lists() -> None:
         ("error: can't copy 'build/slots.so': doesn't exist", "the program stopped: can't copy"),
     ],
 )
-def test_a_program_that_does_not_start_or_ends_with_an_error(line: str, cause: str) -> None:
+def test_program_that_fails_to_start_is_reported(line: str, cause: str) -> None:
     assert cause in first(f"Starting\n{line}\n").cause
 
 

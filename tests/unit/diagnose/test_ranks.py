@@ -44,7 +44,7 @@ def test_the_rank_with_the_least_work_stopped_first() -> None:
     assert finding.cause.startswith("rank 2 stopped first, after work 41")
 
 
-def test_a_rank_whose_watchdog_is_silent_did_not_enter() -> None:
+def test_rank_without_watchdog_message_did_not_enter_the_collective() -> None:
     text = watchdogs({0: 44, 1: 44, 3: 44})
     finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
     assert "all ranks but 2" in finding.cause

@@ -77,7 +77,7 @@ def test_placeholders_of_cures_are_known() -> None:
         assert set(rules.PLACEHOLDER.findall(remedy.cure + remedy.means)) <= names
 
 
-def test_code_below_a_frame_is_not_the_message() -> None:
+def test_code_after_a_frame_is_not_the_message() -> None:
     code = 'raise ValueError(f"Some keys are not used by the HfArgumentParser: {sorted(rest)}")'
     finding = first(
         "ValueError: Some keys are not used by the HfArgumentParser: ['acme_slots']", code
@@ -98,7 +98,7 @@ def test_code_below_a_frame_is_not_the_message() -> None:
          "asyncio.TaskGroup is in Python 3.11 and newer only", "Python >=3.11"),
     ],
 )  # fmt: skip
-def test_names_of_the_standard_library(text: str, cause: str, cure: str) -> None:
+def test_names_of_the_standard_library_are_known(text: str, cause: str, cure: str) -> None:
     finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
     assert cause in finding.cause
     assert cure in finding.cure

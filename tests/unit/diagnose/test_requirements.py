@@ -119,7 +119,7 @@ def test_pip_ignores_versions_for_other_python() -> None:
     assert "acme 1.5.0 requires Python <3.13,>=3.9" in finding.cause
 
 
-def test_a_fallback_that_the_installed_version_lacks_precedes_what_it_handles() -> None:
+def test_missing_fallback_precedes_the_error_that_it_handles() -> None:
     """The exception that it handles is one that the package expects."""
     finding = first(f"""\
 Traceback (most recent call last):

@@ -16,7 +16,7 @@ def first(text: str) -> LogFinding:
     return diagnose(io.BytesIO(text.encode()), "log").findings[0]
 
 
-def test_two_packages_with_ranges_that_exclude_each_other() -> None:
+def test_two_packages_with_disjoint_ranges_are_explained() -> None:
     finding = first(
         f"{UV}Because acme-rl==2.1 depends on slots>=4.55.0 and you require acme-rl==2.1, we can\n"
         "      conclude that you require slots>=4.55.0.\n"
@@ -28,7 +28,7 @@ def test_two_packages_with_ranges_that_exclude_each_other() -> None:
     assert finding.cure.startswith("change the requirement slots<4.50, or use another version")
 
 
-def test_a_version_that_no_index_has() -> None:
+def test_version_missing_on_every_index_is_explained() -> None:
     finding = first(
         f"{UV}Because there is no version of slots{{sys_platform == 'linux'}}==0.3+a1.d20 and\n"
         "      acme-rl==0.11.dev1 depends on slots{sys_platform == 'linux'}==0.3+a1.d20, we can\n"
@@ -60,7 +60,7 @@ def test_pre_release_is_reported_as_such() -> None:
     assert "--prerelease=allow" in finding.cure
 
 
-def test_the_conflict_that_pip_explains() -> None:
+def test_conflict_explained_by_pip_is_read() -> None:
     finding = first(
         "ERROR: Cannot install acme-rl==2.1 and fans==3 because these package versions have"
         " conflicting dependencies.\n\nThe conflict is caused by:\n"
@@ -81,7 +81,7 @@ def test_explanation_has_a_length_limit(count: int) -> None:
     assert len(first(text).cause) < 600
 
 
-def test_wheels_of_another_platform_below_a_times_prefix() -> None:
+def test_wheels_of_another_platform_are_found_after_a_times_prefix() -> None:
     finding = first(
         "0.759   \u00d7 No solution found when resolving dependencies:\n"
         "0.759   ╰─▶ Because only slots==0.3.dev7 is available and slots==0.3.dev7 has no wheels\n"
@@ -157,7 +157,7 @@ def test_a_build_of_torch_is_on_another_index() -> None:
     assert "--torch-backend=cu124" in finding.cure
 
 
-def test_a_version_that_pip_does_not_find() -> None:
+def test_version_that_pip_does_not_find_is_explained() -> None:
     text = "ERROR: Could not find a version that satisfies the requirement slots==0.12.0\n"
     assert first(text).code == "IMG617"
     assert first(f"uname -m: aarch64\n{text.replace('slots', 'vllm')}").code == "IMG602"

@@ -111,7 +111,7 @@ def test_type_refused_by_quantization_is_not_a_gpu_error() -> None:
     assert first_code(text) == "IMG810"
 
 
-def test_an_exit_of_hydra_is_a_failure() -> None:
+def test_exit_of_hydra_is_reported_as_a_failure() -> None:
     text = (
         "Could not override 'actor.use_kl'.\nKey 'use_kl' is not in struct\n\n"
         "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n"

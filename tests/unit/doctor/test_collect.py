@@ -5,7 +5,7 @@ from __future__ import annotations
 from imgbuild.doctor.collect import variables
 
 
-def test_secrets_and_unrelated_variables_are_left_out() -> None:
+def test_secrets_and_unrelated_variables_are_omitted() -> None:
     assert variables(
         {
             "NCCL_DEBUG": "INFO",

@@ -91,7 +91,7 @@ def test_targets_for_an_old_driver_are_reported() -> None:
     old = host(driver="550.54.15")
     fits, why = verdict(old, CU130)
     assert not fits
-    assert "needs driver 580.65.06 or newer; this machine has 550.54.15" in why
+    assert "requires driver 580.65.06 or newer, but this machine has 550.54.15" in why
     assert "runs CUDA 12.9 and older" in why
     assert verdict(old, CU124) == (True, "")
     assert targets.diagnose(old, [CU124, CU130]).best == "cu124-vllm"
@@ -121,7 +121,9 @@ def test_newer_ptx_has_a_separate_requirement() -> None:
     judged = targets.judge(host(driver="560.35.03", gpus=(a100,)), offered)
     assert (judged.fits, judged.complete, judged.limited) == (True, False, False)
     [remark] = judged.remarks
-    assert remark.endswith("; 550.54.14 or newer has all functions, 575.51.03 compiles all PTX")
+    assert remark.endswith(
+        "; 550.54.14 or newer has all functions, and 575.51.03 or newer compiles all PTX"
+    )
     judged = targets.judge(host(driver="560.35.03"), offered)
     assert (judged.fits, judged.limited) == (True, True)
     assert judged.remarks[1].startswith("some kernels for NVIDIA H200 are PTX only")
@@ -166,7 +168,7 @@ def test_recommended_target_precedes_newer_one_without_restriction() -> None:
     recommended = msgspec.structs.replace(CU124, recommended=True)
     diagnosis = targets.diagnose(MACHINE, [CU130, recommended])
     assert [each.target for each in diagnosis.verdicts] == ["cu124-vllm", "cu130-vllm"]
-    lines = list(verb._lines(targets.only(diagnosis, {"cu130-vllm"}), {}))
+    lines = list(verb._lines(targets.limited_to(diagnosis, {"cu130-vllm"}), {}))
     assert not [line for line in lines if line.startswith("use")]
     floors = msgspec.structs.replace(CU124.floors[Arch.X86_64], driver_full="999.1")
     restricted = msgspec.structs.replace(recommended, floors={Arch.X86_64: floors})
@@ -238,10 +240,10 @@ def test_a_tegra_runs_no_code_for_servers() -> None:
     assert "does not run on a Tegra" in why
 
 
-def test_a_branch_of_drivers_is_its_newest_release() -> None:
+def test_driver_branch_means_its_newest_release() -> None:
     fits, why = verdict(host(driver="580"), CU130)
     assert fits
-    assert "needs release 580.65.06 or newer of driver branch 580" in why
+    assert "requires release 580.65.06 or newer of driver branch 580" in why
     assert verdict(host(driver="550"), CU124) == (True, "")
     fits, why = verdict(host(driver="575"), CU130)
     assert not fits
@@ -269,15 +271,15 @@ def test_targets_without_driver_restriction_are_first() -> None:
     assert diagnosis.best == "cu124-vllm"
 
 
-def test_another_machine_is_checked_by_the_given_properties() -> None:
+def test_options_describe_another_machine() -> None:
     other = Host(arch=Arch.ARM64, gpus=(HostGpu(name="GH200", capability="9.0"),), described=True)
     diagnosis = targets.diagnose(other, [CU124, CU130])
     assert diagnosis.best == "cu130-vllm"
-    assert diagnosis.remarks == ("no driver was given, so it is not compared",)
-    assert diagnosis.verdicts[-1].reasons == ("its image is for x86_64, the machine is arm64",)
+    assert diagnosis.remarks == ("no driver is specified, so it is not compared",)
+    assert diagnosis.verdicts[-1].reasons == ("its image is for x86_64, but the machine is arm64",)
     with_driver = Host(arch=Arch.X86_64, driver="535", described=True)
     assert targets.diagnose(with_driver, [CU124]).remarks == (
-        "no GPU was given, so it is not compared",
+        "no GPU is specified, so it is not compared",
     )
 
 
@@ -322,7 +324,7 @@ def test_gpu_that_needs_ptx_compilation_is_reported() -> None:
 
 def test_another_architecture_has_no_image() -> None:
     arm = host(arch=Arch.ARM64)
-    assert verdict(arm, CU124) == (False, "its image is for x86_64, this machine is arm64")
+    assert verdict(arm, CU124) == (False, "its image is for x86_64, but this machine is arm64")
     assert verdict(arm, CU130)[0]
     assert not verdict(host(arch=None), CU130)[0]
 
@@ -335,14 +337,14 @@ def test_only_architecture_is_checked_without_gpu() -> None:
     lines = list(verb._lines(diagnosis, {}))
     groups = [line.split("  ")[:2] for line in lines if line.startswith(("unknown", "  "))]
     assert [each for each in groups if each != ["", "target"]] == [
-        ["unknown: 1 target"], ["", "needs driver 580.65.06 or newer"], ["", "cu130-vllm"],
-        ["unknown: 1 target"], ["", "needs driver 525.60.13 or newer"], ["", "cu124-vllm"],
+        ["unknown: 1 target"], ["", "requires driver 580.65.06 or newer"], ["", "cu130-vllm"],
+        ["unknown: 1 target"], ["", "requires driver 525.60.13 or newer"], ["", "cu124-vllm"],
     ]  # fmt: skip
     assert "checked" in "".join(lines)
-    one = "\n".join(verb._lines(targets.only(diagnosis, ["cu124-vllm"]), {}))
+    one = "\n".join(verb._lines(targets.limited_to(diagnosis, ["cu124-vllm"]), {}))
     assert "cu124-vllm" in one
     assert "cu130-vllm" not in one
-    assert lines[-1] == "no recommendation without a GPU and its driver"
+    assert lines[-1] == "no target is recommended, because no GPU with a driver was found"
     text = "; ".join(diagnosis.remarks)
     assert "no GPU was found: only the architecture is checked" in text
     (loaded,) = targets.diagnose(host(gpus=()), [CU124]).remarks
@@ -445,7 +447,7 @@ def test_exit_status_shows_result(
     named = command("doctor", TARGET)
     assert named.status == 1
     assert f"{TARGET} is not compatible with this machine" in named.stderr
-    assert "needs driver 525.60.13 or newer" in named.stdout
+    assert "requires driver 525.60.13 or newer" in named.stdout
     machine = command("doctor", TARGET, "--json")
     assert machine.status == 1
     assert [
@@ -461,4 +463,4 @@ def test_image_checks_require_an_image(
     make(tmp_path)
     answer = Command(monkeypatch, capsys)("doctor", TARGET, word, "1")
     assert answer.status == 2
-    assert "needs --through" in answer.stderr
+    assert "requires --through" in answer.stderr

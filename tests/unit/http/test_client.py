@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.http import credentials, session
 from imgbuild.http.client import Http, Refused
-from imgbuild.http.credentials import Credentials, bare, host, origin, redact
+from imgbuild.http.credentials import Credentials, host, origin, redact, without_login
 from tests.support.servers import Site, serve
 
 DATA = bytes(range(256)) * 1000
@@ -198,7 +198,7 @@ WORDS = st.text("abcXYZ019-_.~", min_size=3, max_size=12)
 def test_redacted_urls_have_no_secrets(name: str, password: str, query: str, path: str) -> None:
     url = f"https://{name}:{password}@host.example:8443/{path}?token={query}#{query}"
     assert redact(url) == f"https://host.example:8443/{path}"
-    assert bare(url) == f"https://host.example:8443/{path}?token={query}#{query}"
+    assert without_login(url) == f"https://host.example:8443/{path}?token={query}#{query}"
     assert host(url) == "host.example:8443"
     assert origin(url) == "https://host.example:8443"
     credentials = Credentials()
@@ -221,7 +221,7 @@ def test_user_name_selects_netrc_entry(tmp_path: Path) -> None:
     assert Credentials().find("https://you@h/x") is None
 
 
-def test_keyring_services_of_index() -> None:
+def test_keyring_is_asked_for_index_and_host() -> None:
     names = credentials._services("https://me:secret@h:8443/team/simple/torch/torch.whl")
     assert names[:2] == ["h:8443", "https://h:8443"]
     assert "https://h:8443/team/simple/" in names

@@ -54,7 +54,7 @@ def test_wheel_in_folder_is_found_read_locked_and_fetched(folder: Path, tmp_path
 
 
 @pytest.mark.parametrize(("start", "length"), [(0, 4), (10, 100), (100, 1)])
-def test_range_of_local_file(folder: Path, start: int, length: int) -> None:
+def test_range_of_local_file_is_served(folder: Path, start: int, length: int) -> None:
     data = (folder / NAME).read_bytes()
     assert Http().part((folder / NAME).as_uri(), start, length) == data[start : start + length]
 

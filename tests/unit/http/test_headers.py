@@ -17,7 +17,7 @@ from tests.support.rows import each_row
     [("0", 0), (" 12 ", 12), ("007", 7), ("", None), ("²", None), ("٣", None), ("-1", None),
      ("1e3", None), ("0x1", None), ("9" * 18, 10**18 - 1), ("9" * 19, None), ("9" * 5000, None)],
 )  # fmt: skip
-def test_header_numbers(text: str, expected: int | None) -> None:
+def test_header_numbers_are_parsed(text: str, expected: int | None) -> None:
     assert number(text) == expected
 
 
@@ -32,11 +32,11 @@ def test_header_numbers(text: str, expected: int | None) -> None:
         ("bytes 0-0/" + "9" * 5000, (0, None)),
     ],
 )
-def test_content_ranges(text: str, expected: tuple[int | None, int | None]) -> None:
+def test_content_ranges_are_parsed(text: str, expected: tuple[int | None, int | None]) -> None:
     assert content_range({"Content-Range": text}) == expected
 
 
-def test_retry_after_as_seconds_and_date() -> None:
+def test_retry_after_is_parsed_as_seconds_and_date() -> None:
     assert retry_after({"Retry-After": "7"}) == 7
     later = datetime.now(UTC) + timedelta(seconds=100)
     wait = retry_after({"Retry-After": format_datetime(later, usegmt=True)})

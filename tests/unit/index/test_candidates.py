@@ -53,7 +53,7 @@ def file(name="demo-1.0-py3-none-any.whl", **fields):
         (file(requires_python="not a specifier"), None),
     ],
 )
-def test_exclusion_reasons(given, words):
+def test_reasons_for_exclusion_are_given(given, words):
     reason = exclusion(given, "demo", RULES, timed=True)
     assert reason is None if words is None else words in (reason or "")
 
@@ -120,11 +120,11 @@ def test_tags_match_python_on_this_machine():
         ("2.41", Arch.ARM64, "aarch64-manylinux_2_40"),
     ],
 )
-def test_uv_platform_names(glibc, arch, name):
+def test_uv_platforms_have_known_names(glibc, arch, name):
     assert Tags(python="3.11", glibc=glibc, arch=arch).uv_platform == name
 
 
-def test_wheel_descriptions():
+def test_wheels_are_described_by_platform():
     name = "demo-1.0-cp310-cp310-macosx_11_0_arm64.whl"
     assert described(name) == "macOS arm64, Python cp310"
     assert described("nonsense.whl") == "an unknown platform"

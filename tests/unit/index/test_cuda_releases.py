@@ -71,7 +71,7 @@ def test_newest_release_is_chosen_without_torch():
     assert (release and release.version, reasons) == ("13.0.3", ())
 
 
-def test_no_compatible_release():
+def test_missing_compatible_release_is_reported():
     torch = [Requirement("nvidia-cublas==12.4.5.8")]
     release, reasons = cuda_releases.first_compatible([Version("13.0.2")], read, torch)
     assert release is None
@@ -80,7 +80,7 @@ def test_no_compatible_release():
     )
 
 
-def test_torch_with_components_of_two_patches():
+def test_torch_may_have_components_of_two_patches():
     # torch 2.7.0 uses nvrtc of CUDA 12.6.2 and cuBLAS of 12.6.3.
     newest = NEWER.replace(b"13.0.96", b"13.0.99")
     pages = {"13.0.2": TOOLKIT, "13.0.3": newest}

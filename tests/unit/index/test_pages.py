@@ -47,7 +47,7 @@ def test_html_links_are_joined_and_unescaped():
     assert str(file.version) == "1.0+cu124"
 
 
-def test_html_base_and_plain_metadata_attribute():
+def test_html_base_and_plain_metadata_attribute_are_read():
     text = (
         '<base href="https://files.example/x/">'
         '<a href="demo-1.0.tar.gz" data-dist-info-metadata="true">x</a>'
@@ -57,7 +57,7 @@ def test_html_base_and_plain_metadata_attribute():
     assert (file.sha256, file.metadata, file.metadata_sha256) == (None, True, None)
 
 
-def test_json_page_with_pep_700_fields():
+def test_pep_700_fields_of_json_page_are_read():
     document = {
         "files": [
             {

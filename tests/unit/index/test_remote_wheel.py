@@ -86,7 +86,7 @@ def test_adjacent_ranges_are_fetched_in_one_block(site, limit):
         assert len(site.received_requests("blob")) == 4  # the end, block 0, block 1, all the others
 
 
-def test_blocks_of_file_with_unknown_size(site):
+def test_blocks_of_file_with_unknown_size_are_read(site):
     site.files["blob"] = b"0123456789"
     assert Blocks(Http(attempts=1)).part(site.url("blob"), 2, 3) == b"234"
     assert Blocks(Http(attempts=1)).bytes(site.url("blob")) == b"0123456789"

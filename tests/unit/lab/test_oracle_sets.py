@@ -20,7 +20,7 @@ def _distribution(site, name, files, requires=()):
     (info / "RECORD").write_text("".join(f"{file_name},,\n" for file_name in files))
 
 
-def test_modules_of_installed_package(tmp_path):
+def test_modules_of_installed_package_are_listed(tmp_path):
     files = [
         *("one/__init__.py", "one/inner/__init__.py", "space/two/__init__.py", "space/two/x.py"),
         *("three.py", "four.cpython-311-x86_64-linux-gnu.so", "_private.py", "tests/__init__.py"),

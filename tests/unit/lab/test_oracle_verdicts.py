@@ -91,7 +91,7 @@ NUMPY = "ImportError: pyarrow requires NumPy 2.0 or newer, found 1.26.4"
         ("ImportError: pyarrow", ("pyarrow/__init__.py:59",), Verdict.MISS),
     ],
 )
-def test_error_message_with_both_packages(error: str, trace: tuple[str, ...], expected: Verdict):
+def test_error_message_names_both_packages(error: str, trace: tuple[str, ...], expected: Verdict):
     failure = Failure(package="optimum", name="optimum.gptq", error=error, trace=trace)
     alarm = _alarm("rules", package="pyarrow", other="numpy", file="pyarrow/a.h", fact="unknown")
     result = _result(alarm, failures=(failure,))
@@ -141,7 +141,7 @@ def test_failed_audit_has_separate_verdict():
         ),
     ],
 )
-def test_metadata_verdict_by_package(alarms, unmet, expected):
+def test_metadata_verdict_depends_on_package(alarms, unmet, expected):
     assert metadata_verdict(_result(*alarms, unmet=unmet)) is expected
 
 
@@ -149,11 +149,11 @@ def test_metadata_verdict_by_package(alarms, unmet, expected):
     ("file", "module"),
     [("a/b.py", "a.b"), ("a/__init__.py", "a"), ("a.py", "a"), ("a/b.so", "")],
 )
-def test_modules_of_files(file, module):
+def test_files_map_to_modules(file, module):
     assert module_of(file) == module
 
 
-def test_wilson_intervals():
+def test_wilson_intervals_are_computed():
     # Newcombe (1998), table I: 81 of 263, 15 of 148, 0 of 20.
     assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
     assert wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=1e-4)

@@ -154,7 +154,7 @@ def evidence(relation, subject, *, file="app/use.py"):
         (Relation.SYMBOL, "_Z1fv", [None, None, None]),
     ],
 )
-def test_missing_items_of_version(tmp_path, relation, subject, expected):
+def test_missing_items_of_version_are_found(tmp_path, relation, subject, expected):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         releases = [release_catalogue.release("lib", version) for version in ("1.0", "2.0", "3.0")]
         sample_evidence = evidence(relation, subject)
@@ -226,7 +226,7 @@ def test_cached_result_depends_on_python(tmp_path, monkeypatch):
         (Relation.SYMBOL, "_Z1fv", [False, False, False]),
     ],
 )
-def test_packages_and_versions_that_require_item(tmp_path, relation, subject, expected):
+def test_packages_and_versions_that_require_item_are_listed(tmp_path, relation, subject, expected):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         sample_evidence = evidence(relation, subject)
         uses_item = same_use(release_catalogue, sample_evidence)

@@ -237,7 +237,7 @@ def test_incompatibility_with_third_package_yields_no_constraint(tmp_path):
         assert learn(clash, release_catalogue, ()) is None
 
 
-def test_no_constraint_without_other_package_or_evidence(tmp_path):
+def test_no_constraint_is_learned_without_other_package_or_evidence(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         alone = finding(Relation.SYMBOL, "_Z1fv", version="1.7", other="")
         bare = Finding(check="elf", severity=Severity.ERROR, message="")

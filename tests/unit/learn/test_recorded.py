@@ -55,7 +55,7 @@ def on(matrix: Matrix, text: str, **requests: str) -> list[str]:
         ("GRPO of TRL and verl passed.", {"verl": "==0.9.1", "trl": "==1.16.0"}, False),
     ],
 )
-def test_notes_on_requested_versions(
+def test_only_notes_on_requested_versions_apply(
     matrix: Matrix, text: str, requests: dict[str, str], expected: bool
 ) -> None:
     assert on(matrix, text, **requests) == ([text.rstrip(".")] if expected else [])

@@ -85,7 +85,7 @@ def test_reader_older_than_all_releases_has_no_finding(tmp_path):
         ("", []),
     ],
 )
-def test_members_of_union_annotation(text, expected):
+def test_members_of_union_annotation_are_read(text, expected):
     assert parts(text) == expected
 
 
@@ -100,5 +100,5 @@ def test_members_of_union_annotation(text, expected):
         (b"", False),
     ],
 )
-def test_definitions_of_attribute_name(source, expected):
+def test_definitions_of_attribute_name_are_found(source, expected):
     assert defines_name(source, "name") is expected

@@ -13,12 +13,12 @@ def test_equal_values_have_no_differences():
 
 def test_differences_name_keys_and_fields():
     assert drift.lines("m", {"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3, "d": 4}}) == [
-        "m.a.c: the matrix has 2, the lock 3",
-        "m.a.d: only the lock has it",
+        "m.a.c: the matrix has 2, but the lock has 3",
+        "m.a.d: exists only in the lock",
     ]
     other = User(name="imgbuild", uid=1001, gid=1000, home="/home/imgbuild")
     differences = drift.lines("user", samples.USER, other)
-    assert differences == ["user.uid: the matrix has 1000, the lock 1001"]
+    assert differences == ["user.uid: the matrix has 1000, but the lock has 1001"]
 
 
 def test_many_differences_are_shortened_with_count():
@@ -34,7 +34,7 @@ def test_long_texts_are_cut_at_difference():
     assert "aaadccc" in line
     assert len(line) < 250
     (line,) = drift.lines("m", "a" * 500, "a" * 501)
-    ours, theirs = line.split(", the lock ")
+    ours, theirs = line.split(", but the lock has ")
     assert ours.count("a") != theirs.count("a")
 
 
@@ -44,6 +44,6 @@ def test_long_list_differences_show_items():
     differences = drift.lines("drop", shared, [*shared, gone])
     assert differences == ['drop: only the lock has {"package":"q","paths":[]}']
     assert drift.lines("drop", shared, shared[::-1]) == [
-        "drop: the same items, in another order or number"
+        "drop: the same items, but in another order or repeated"
     ]
-    assert drift.lines("cmd", ["a"], ["b"]) == ['cmd: the matrix has ["a"], the lock ["b"]']
+    assert drift.lines("cmd", ["a"], ["b"]) == ['cmd: the matrix has ["a"], but the lock has ["b"]']

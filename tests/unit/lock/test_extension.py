@@ -236,7 +236,8 @@ def test_changed_added_file_is_reported(path: Path) -> None:
     (path.parent / "train.sh").write_bytes(b"other")
     (result,) = extension.stale(lock, extended.read(path))
     assert result == (
-        f"train.sh has changed: sha256 {sha256(b'other')}, the lock has {sha256(extended.SCRIPT)}"
+        f"train.sh has changed: its sha256 is {sha256(b'other')}, but the lock has"
+        f" {sha256(extended.SCRIPT)}"
     )
     (path.parent / "train.sh").unlink()
     (result,) = extension.stale(lock, extended.read(path))
@@ -281,7 +282,7 @@ def test_built_published_package_is_unchanged(tmp_path: Path) -> None:
     ("old", "new", "result"),
     [
         ("[rsync]", "[rsync, jq]", "x86_64: Debian package jq is not locked"),
-        ('"0.20.1"', '"0.21.0"', "x86_64: wandb 0.20.1 is locked, wandb==0.21.0 is required"),
+        ('"0.20.1"', '"0.21.0"', "x86_64: wandb 0.20.1 is locked, but wandb==0.21.0 is required"),
         ('"0755"', '"0700"', "extends.files./opt/team/train.sh.mode: the matrix has"),
         ("value: offline", "value: online", "settings.env.WANDB_MODE: the matrix has"),
     ],

@@ -16,7 +16,7 @@ from tests.support import samples
 from tests.support.rows import each_row
 
 
-def test_lock_round_trip(tmp_path):
+def test_lock_survives_round_trip(tmp_path):
     small_lock = samples.lock(samples.wheel("trl"))
     path = lock_file.lock_path(tmp_path, "small")
     codec.write(path, small_lock)
@@ -89,7 +89,7 @@ def test_new_lock_is_current():
 @each_row(
     ("changes", "word"),
     [
-        ({"pins": {"torch": "2.7.0"}}, "torch 2.6.0 is locked, torch==2.7.0 is required"),
+        ({"pins": {"torch": "2.7.0"}}, "torch 2.6.0 is locked, but torch==2.7.0 is required"),
         ({"pins": {"torch": "2.6.0", "trl": "1.0"}}, "trl==1.0 is not locked"),
         ({"as_of": datetime.date(2025, 7, 1)}, "as_of"),
         ({"cuda": "12.6"}, "cuda"),
@@ -109,9 +109,9 @@ def test_stale_reason_names_changed_keys():
         env={"FOO": Variable(value="a", reason=samples.REASON)}, labels={"y": "2"}
     )
     assert set(lock_file.stale(small_lock, changed_matrix)) == {
-        "settings.env.FOO: only the matrix has it",
-        "settings.labels.x: only the lock has it",
-        'settings.labels.y: the matrix has "2", the lock "1"',
+        "settings.env.FOO: exists only in the matrix",
+        "settings.labels.x: exists only in the lock",
+        'settings.labels.y: the matrix has "2", but the lock has "1"',
     }
 
 
@@ -139,7 +139,7 @@ def test_target_settings_override_image_settings():
     assert settings.labels["dev.imgbuild.gpu"] == "9.0"
 
 
-def test_lock_with_tools_and_user_packages_round_trip(tmp_path):
+def test_lock_with_tools_and_user_packages_survives_round_trip(tmp_path):
     lock = samples.with_tools_lock(samples.wheel("trl"))
     codec.write(lock_file.lock_path(tmp_path, "small"), lock)
     assert lock_file.read_lock(tmp_path, "small") == lock

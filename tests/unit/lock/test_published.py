@@ -78,11 +78,11 @@ def test_row_with_like_may_be_for_other_gpus(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         extended.read(path)
     problems = " ".join(f"{each.message} {each.expected}" for each in caught.value.problems)
-    assert "has its GPUs already" in problems
+    assert "the GPUs are already set" in problems
     assert "a compute capability, such as" in problems
 
 
-def test_minimal_row(tmp_path: Path) -> None:
+def test_minimal_row_is_accepted(tmp_path: Path) -> None:
     text = extended.MATRIX.partition("    as_of")[0]
     target = extended.read(extended.repository(tmp_path, text)).targets[extended.OWN]
     assert target.as_of == datetime.date(2025, 6, 20)
@@ -91,7 +91,9 @@ def test_minimal_row(tmp_path: Path) -> None:
 
 def test_table_shows_pins_of_publisher_and_user(tmp_path: Path) -> None:
     matrix = extended.read(extended.repository(tmp_path))
-    (row,) = published.shown(matrix, select(matrix, [extended.OWN], everything=False, arches=[]))
+    (row,) = published.shown_targets(
+        matrix, select(matrix, [extended.OWN], everything=False, arches=[])
+    )
     assert row.target.pins == {"torch": "2.6.0", "wandb": "0.20.1"}
 
 
@@ -106,7 +108,7 @@ def test_matrix_without_extensions_is_loaded(tmp_path: Path) -> None:
 
 PROBLEMS = {
     "another target": ("extends: small", "extends: §smal", "extends", "unknown published target"),
-    "the same name": ("  ours:", "  §small:", "small", "has this name already"),
+    "the same name": ("  ours:", "  §small:", "small", "already has this name"),
     "an older day": ("2025-07-01", "§2025-06-01", "as_of", "were uploaded until 2025-06-20"),
     "another torch": (
         'wandb: "0.20.1"',
@@ -199,7 +201,7 @@ PROBLEMS = {
         "WANDB_MODE",
         "§LD_LIBRARY_PATH",
         "env.LD_LIBRARY_PATH",
-        "would hide the driver's libraries",
+        "would hide the driver libraries",
     ),
     "another PATH": (
         "WANDB_MODE: {",
@@ -217,7 +219,7 @@ PROBLEMS = {
         "    labels:",
         "    drop:\n      - §{package: torch, paths: [bin/x], reason: not needed}\n    labels:",
         "drop[0]",
-        "torch is in layers of small",
+        "torch is in a layer of small",
     ),
     "another architecture": (
         "    summary:",
@@ -230,7 +232,7 @@ PROBLEMS = {
 
 
 @each_row("name", PROBLEMS)
-def test_invalid_extension_is_reported_with_place(name: str, tmp_path: Path) -> None:
+def test_invalid_extension_is_reported_with_location(name: str, tmp_path: Path) -> None:
     old, new, path, message = PROBLEMS[name]
     assert extended.MATRIX.count(old) == 1
     text = extended.MATRIX.replace(old, new)
@@ -262,7 +264,7 @@ def test_mismatched_image_is_refused(image: str, message: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("image", ["registry.example.org:5000/a/b", "oci:../image", "localhost/x"])
-def test_image_locations(image: str, tmp_path: Path) -> None:
+def test_image_locations_are_read(image: str, tmp_path: Path) -> None:
     text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
     assert extended.below(extended.read(extended.repository(tmp_path, text))).image == image
 
@@ -278,10 +280,12 @@ def test_link_outside_repository_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         published.load(path)
     (problem,) = caught.value.problems
-    assert f"a link points to {tmp_path}/other.sh, outside the repository" in problem.message
+    assert (
+        f"a symbolic link points to {tmp_path}/other.sh, outside the repository" in problem.message
+    )
     assert problem.path == "targets.ours.files./opt/team/train.sh.from"
     assert (problem.line, problem.value) == (16, "train.sh")
-    assert problem.expected == "a file of the repository itself: copy it there"
+    assert problem.expected == "a file in the repository; copy it there"
 
 
 @pytest.mark.parametrize("source", ["train.sh", "folder/train.sh"])
@@ -342,7 +346,7 @@ def test_system_packages_use_mirrors_of_target_base(
     assert [url.partition("pool/")[0] for url in urls] == ["https://mirror.example/debian/"]
 
 
-def test_custom_registry(tmp_path: Path) -> None:
+def test_custom_registry_is_read(tmp_path: Path) -> None:
     text = extended.MATRIX + "registry: registry.example.org/team/images\n"
     path = extended.repository(tmp_path, text)
     assert extended.read(path).registry == "registry.example.org/team/images"
@@ -387,7 +391,7 @@ def test_other_published_target_is_refused(tmp_path: Path) -> None:
     text = extended.MATRIX.replace("  small:\n", "  tiny:\n").replace(
         "extends: small", "extends: tiny"
     )
-    with pytest.raises(InputError, match="is the lock of small, not of tiny") as caught:
+    with pytest.raises(InputError, match="is the lock of small, not the lock of tiny") as caught:
         published.load(extended.repository(tmp_path, text))
     assert "imgbuild init --refresh" in str(caught.value.hint)
 
@@ -396,7 +400,7 @@ def test_other_published_target_is_refused(tmp_path: Path) -> None:
 def test_missing_published_copy_is_refused(file: str, tmp_path: Path) -> None:
     path = extended.repository(tmp_path)
     (tmp_path / "published/small" / file).unlink()
-    with pytest.raises(InputError, match=f"{file}: no such file, and matrix.yaml extends small"):
+    with pytest.raises(InputError, match=f"{file}: no such file, but matrix.yaml extends small"):
         published.load(path)
 
 

@@ -93,7 +93,7 @@ def test_changed_url_release_or_checksum_makes_lock_stale():
 def test_change_of_python_source_makes_lock_stale():
     assert any("standalone" in line for line in stale(standalone_matrix.lock(), samples.matrix()))
     lines = stale(samples.lock(), standalone_matrix.matrix())
-    assert "x86_64: the archive of Python is not locked" in lines
+    assert "x86_64: the Python archive is not locked" in lines
 
 
 def test_matrix_of_lock_has_downloaded_checksums():

@@ -236,7 +236,7 @@ TARGETS = {
         'trl: "0.18.2"\n      §cupy-cuda13x: "13.4.1"',
         (
             f"{TARGET}.pins.cupy-cuda13x",
-            "for CUDA 13, the target for CUDA 12.4",
+            "for CUDA 13, but the target is for CUDA 12.4",
             None,
             "a package for CUDA 12",
             None,
@@ -310,7 +310,7 @@ TARGETS = {
     "a library path": (
         "      VLLM_USE_V1: {",
         "      §LD_LIBRARY_PATH: {",
-        (f"{TARGET}.env.LD_LIBRARY_PATH", "hide the driver's libraries", None, "no variable", None),
+        (f"{TARGET}.env.LD_LIBRARY_PATH", "hide the driver libraries", None, "no variable", None),
     ),
     "dropped path outside the package": (
         "paths: [lib/a]",
@@ -369,12 +369,12 @@ TARGETS = {
 
 
 @each_row("name", [*SHARED])
-def test_shared(name: str) -> None:
+def test_shared_keys_are_checked(name: str) -> None:
     check(*SHARED[name])
 
 
 @each_row("name", [*TARGETS])
-def test_target(name: str) -> None:
+def test_target_keys_are_checked(name: str) -> None:
     check(*TARGETS[name])
 
 
@@ -396,7 +396,7 @@ def test_index_of_other_cuda_is_refused() -> None:
     text, line, column = broken("indexes: {torch: torch}", "indexes: {torch: §torch}")
     problem = only(text.replace("whl/{cuda_tag}/torch{torch}", "whl/cu126"))
     assert (problem.line, problem.column) == (line, column)
-    assert problem.message == "this index is for cu126, the target for cu124"
+    assert problem.message == "this index is for cu126, but the target is for cu124"
 
 
 def test_torch_index_requires_torch_pin() -> None:
@@ -464,11 +464,11 @@ def test_user_packages_need_pip_and_uv() -> None:
     added = f"    user_packages: true\n{old}"
     (problem,) = problems(RIGHT.replace(old, added))
     assert (problem.path, problem.value) == (f"{TARGET}.user_packages", "True")
-    assert problem.message == "the target requires no uv"
+    assert problem.message == "the target does not require uv"
     assert problem.expected == "uv under requires"
     loads(RIGHT.replace(old, f"{added}      uv: {{reason: people add packages}}\n").encode(), FILE)
     (problem,) = problems(RIGHT.replace(old, added).replace("pip: {reason:", "uv: {reason:"))
-    assert problem.message == "the target requires no pip"
+    assert problem.message == "the target does not require pip"
 
 
 def test_user_packages_need_a_base_of_debian_packages() -> None:

@@ -40,7 +40,7 @@ def test_unused_code_restricts_nothing():
     assert not relu.concerns(versions)
     assert constraints.required([relu], "deepspeed", "0.19.3", versions) == ()
     assert relu.describes("0.19.3")
-    assert str(relu) == "deepspeed==0.19.3: no version of torch fits (a.py, torch.nn:Relu)"
+    assert str(relu) == "deepspeed==0.19.3: no version of torch is compatible (a.py, torch.nn:Relu)"
 
 
 def test_entries_of_unused_code_are_joined_only_for_the_same_name():
@@ -127,7 +127,7 @@ def test_entries_for_different_bounds_or_packages_are_not_merged():
     assert len(entries) == 4
 
 
-def test_constraints_file_round_trip_with_one_line_per_entry(tmp_path):
+def test_constraints_file_has_one_line_per_entry_after_round_trip(tmp_path):
     full = entry(
         check="imports",
         file="trl/generation/vllm_client.py",
@@ -156,13 +156,13 @@ def test_constraints_file_round_trip_with_one_line_per_entry(tmp_path):
     assert constraints.encode(constraints.loads(text.encode(), "x")).decode() == text
 
 
-def test_missing_or_empty_constraints_file(tmp_path):
+def test_missing_or_empty_constraints_file_has_no_entries(tmp_path):
     assert constraints.read(tmp_path) == ()
     add_constraints(tmp_path, [], Store.open(tmp_path / "cache"))
     assert constraints.read(tmp_path) == ()
 
 
-def test_texts_with_other_yaml_types_round_trip():
+def test_texts_that_look_like_other_yaml_types_survive_round_trip():
     odd = entry(name="on", file="a b.py", check="null", needs="yes-no>=1")
     assert constraints.loads(constraints.encode([odd]), "x") == (odd,)
 

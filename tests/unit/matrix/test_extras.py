@@ -50,7 +50,7 @@ def test_target_without_extras_is_unchanged() -> None:
         (", source: [docs/extras.md]}\n  unused", "}\n  unused", "extras.rl.setuptools", "source"),
     ],
 )
-def test_invalid_extras_error_has_place(old: str, new: str, path: str, message: str) -> None:
+def test_invalid_extras_error_has_location(old: str, new: str, path: str, message: str) -> None:
     assert old in WITH
     problem = only(WITH.replace(old, new))
     assert problem.path == path

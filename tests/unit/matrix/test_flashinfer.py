@@ -91,7 +91,7 @@ def test_required_flashinfer_with_mode_off_is_refused() -> None:
     text = text.replace('trl: "0.18.2"', 'trl: "0.18.2"\n      flashinfer-python: "0.2.2"')
     problem = only(text)
     assert (problem.line, problem.column) == (line + 1, column)
-    assert problem.message == "FlashInfer is off, and the target requires flashinfer-python"
+    assert problem.message == "FlashInfer is off, but the target requires flashinfer-python"
 
 
 def test_jit_compiler_and_location_come_from_mode() -> None:

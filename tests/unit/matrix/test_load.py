@@ -55,7 +55,7 @@ STRUCTURE = {
         ),
         (
             "targets.cu124-vllm",
-            "as_of is missing: without a cut-off the newest",
+            "as_of is missing: without a cut-off, the newest",
             None,
             "as_of: only files uploaded before this day",
             None,
@@ -226,12 +226,12 @@ SCALARS = {
 
 
 @each_row("name", [*STRUCTURE])
-def test_structure(name: str) -> None:
+def test_structure_is_checked(name: str) -> None:
     check(*STRUCTURE[name])
 
 
 @each_row("name", [*SCALARS])
-def test_scalar(name: str) -> None:
+def test_scalars_are_checked(name: str) -> None:
     check(*SCALARS[name])
 
 
@@ -332,7 +332,7 @@ def test_wheel_folder_is_relative_to_matrix(tmp_path: Path) -> None:
     assert indexes["main"].url is None
 
 
-def test_wheel_folder_below_non_utf8_path(tmp_path: Path) -> None:
+def test_wheel_folder_below_non_utf8_path_is_accepted(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"wh\xe9re")
     folder.mkdir()
     text = RIGHT.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:wheels'}\n")
@@ -349,7 +349,9 @@ LINES = RIGHT.splitlines()
     st.sampled_from(["drop", "twice", "indent", "outdent", "comma", "value"]),
     st.text(max_size=8),
 )
-def test_arbitrary_text_is_read_or_refused_with_place(number: int, change: str, new: str) -> None:
+def test_arbitrary_text_is_read_or_refused_with_location(
+    number: int, change: str, new: str
+) -> None:
     line = LINES[number]
     changed = {
         "drop": [],

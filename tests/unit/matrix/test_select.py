@@ -37,7 +37,7 @@ def chosen(
     return [(item.name, item.arches) for item in selection]
 
 
-def test_a_name(matrix: Matrix) -> None:
+def test_names_are_found_in_releases(matrix: Matrix) -> None:
     assert chosen(matrix, "cu130-vllm") == [("cu130-vllm", (X86, ARM))]
 
 
@@ -47,7 +47,7 @@ def test_selection_is_in_matrix_order_without_duplicates(matrix: Matrix) -> None
 
 
 @pytest.mark.parametrize("pattern", ["*-vllm", "cu1[23]?-vllm", "cu1*"])
-def test_a_pattern(matrix: Matrix, pattern: str) -> None:
+def test_pattern_selects_matching_targets(matrix: Matrix, pattern: str) -> None:
     assert [name for name, _ in chosen(matrix, pattern)] == ["cu124-vllm", "cu130-vllm"]
 
 
@@ -56,7 +56,7 @@ def test_patterns_are_case_sensitive(matrix: Matrix) -> None:
         chosen(matrix, "CU1*")
 
 
-def test_all(matrix: Matrix) -> None:
+def test_all_selects_every_target(matrix: Matrix) -> None:
     assert len(chosen(matrix, everything=True)) == 3
 
 
@@ -122,7 +122,7 @@ def test_most_similar_target_is_suggested(name: str, arch: Arch, near: str) -> N
 def test_missing_architecture_is_refused(matrix: Matrix) -> None:
     with pytest.raises(NoSolution) as caught:
         chosen(matrix, "*", "gh200", arches=(X86,))
-    assert caught.value.reasons == ("gh200 on x86_64: the matrix lists only arm64 for it",)
+    assert caught.value.reasons == ("gh200 on x86_64: the matrix lists only arm64 for this target",)
 
 
 @pytest.mark.parametrize("everything", [True, False])
@@ -131,7 +131,7 @@ def test_wildcard_skips_targets_without_architecture(matrix: Matrix, *, everythi
     selection = chosen(matrix, *patterns, everything=everything, arches=(ARM,))
     assert selection == [("cu130-vllm", (ARM,)), ("gh200", (ARM,))]
     assert left_out(matrix, patterns, everything=everything, arches=(ARM,)) == (
-        "cu124-vllm on arm64 is skipped: no wheel for aarch64",
+        "skipping cu124-vllm on arm64: no wheel for aarch64",
     )
     assert left_out(matrix, patterns, everything=everything, arches=()) == ()
 
@@ -155,7 +155,7 @@ def test_table_has_column_for_each_pinned_package(matrix: Matrix) -> None:
     assert len(starts) == 1
 
 
-def test_markdown_table(matrix: Matrix) -> None:
+def test_markdown_table_lists_targets(matrix: Matrix) -> None:
     table_rows = rows(matrix, select(matrix, ["gh200"], everything=False, arches=()))
     assert markdown(table_rows) == [
         "| target | CUDA | Python | base | torch | vllm | trl | flashinfer | arch | as of |",

@@ -67,7 +67,7 @@ def test_rows_are_followed_from_the_first_to_the_newest_and_back():
     assert updates.origin("b") == "b"
 
 
-def test_rows_in_a_circle_end():
+def test_circular_rows_terminate():
     updates = Updates(rows={"a": DerivedRow(of="b", made=DAY), "b": DerivedRow(of="a", made=DAY)})
     assert updates.newest("a", ["a", "b"]) == "b"
     assert updates.origin("a") == "b"
@@ -80,7 +80,7 @@ def test_a_damaged_file_is_named(tmp_path, text):
     (tmp_path / "updates.json").write_text(text)
     with pytest.raises(InputError, match=r"updates\.json is not a valid list of updates") as caught:
         tried_updates.read(tmp_path)
-    assert "tried again" in (caught.value.hint or "")
+    assert "to try the versions again" in (caught.value.hint or "")
 
 
 def test_no_link_is_read_or_written(tmp_path):

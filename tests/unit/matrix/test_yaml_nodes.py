@@ -44,12 +44,12 @@ YAML = {
     "an alias": (
         "default_index: main",
         "default_index: §*here",
-        (None, "aliases are not supported", "*here", "written out", None),
+        (None, "aliases are not supported", "*here", "instead of an alias", None),
     ),
     "a merge key": (
         "labels: {org.example.team: rl}",
         "labels: {§<<: {a: b}}",
-        (None, "merge keys are not supported", "<<", "written out", None),
+        (None, "merge keys are not supported", "<<", "the keys themselves", None),
     ),
     "a tag": (
         "summary: an old image",
@@ -75,7 +75,7 @@ YAML = {
 
 
 @each_row("name", [*YAML])
-def test_yaml(name: str) -> None:
+def test_invalid_yaml_is_reported(name: str) -> None:
     check(*YAML[name])
 
 

@@ -229,7 +229,7 @@ def others(name: str | None, second: str | None = None) -> list[dict[str, object
         (others("latest"), "than tiny: latest"),
         (others("tiny", "debian:12"), "than tiny: debian:12"),
         (others("tiny", "tiny"), "than tiny: 2 of that name"),
-        (others(None), "than tiny: one without a name"),
+        (others(None), "than tiny: one image without a name"),
     ],
 )
 def test_layout_with_other_images_is_refused_unchanged(tmp_path, entries, shown):
@@ -246,7 +246,7 @@ def test_layout_with_other_images_is_refused_unchanged(tmp_path, entries, shown)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_link_in_place_of_layout_marker_is_not_followed(tmp_path):
+def test_link_instead_of_layout_marker_is_not_followed(tmp_path):
     target = tmp_path / "target"
     target.write_text("mine")
     out = make(tmp_path, "one")
@@ -270,7 +270,7 @@ def test_damaged_copy_on_other_file_system_is_replaced(tmp_path, monkeypatch):
     assert images.verified(out) == image_layout
 
 
-def test_layout_on_file_system_without_links_and_modes(tmp_path, monkeypatch):
+def test_layout_is_written_on_file_system_without_links_and_modes(tmp_path, monkeypatch):
     """Like vfat and exFAT: both calls fail with EPERM."""
 
     def refused(*_: object, **__: object) -> None:

@@ -27,7 +27,7 @@ def read_back(member: Member) -> tarfile.TarInfo:
     return info
 
 
-def test_plain_header_bytes() -> None:
+def test_plain_header_has_ustar_fields() -> None:
     block = header(Member(path="opt/venv/bin/tool", mode=0o755, size=10))
     assert len(block) == BLOCK
     assert block[:17] == b"opt/venv/bin/tool"
@@ -57,7 +57,7 @@ def test_plain_header_bytes() -> None:
         ("ü" * 300, 4),
     ],
 )
-def test_long_and_non_ascii_paths(path: str, blocks: int) -> None:
+def test_long_and_non_ascii_paths_are_encoded(path: str, blocks: int) -> None:
     """A PAX header (two blocks or more) exists only if ustar cannot represent the path."""
     member = Member(path=path)
     assert len(header(member)) == blocks * BLOCK
@@ -69,7 +69,7 @@ def test_long_and_non_ascii_paths(path: str, blocks: int) -> None:
 
 @each_row("target", ["x", "t" * 100, "t" * 101, "../ziel/größe"])
 @each_row("kind", [MemberKind.LINK, MemberKind.HARD])
-def test_link_headers(kind: MemberKind, target: str) -> None:
+def test_link_headers_are_encoded(kind: MemberKind, target: str) -> None:
     info = read_back(Member(path="a/link", kind=kind, target=target))
     assert (info.type, info.linkname, info.size) == (TYPES[kind], target, 0)
 
@@ -81,7 +81,7 @@ def test_valid_sizes_are_parsed(size: int) -> None:
     assert len(header(member)) == (BLOCK if size < 8**11 else 3 * BLOCK)
 
 
-def test_large_owner_ids_and_unusual_times() -> None:
+def test_large_owner_ids_and_unusual_times_are_encoded() -> None:
     member = Member(path="a", uid=8**7, gid=8**7 - 1, mtime=-5)
     info = read_back(member)
     assert (info.uid, info.gid, info.mtime) == (8**7, 8**7 - 1, -5)
@@ -118,7 +118,7 @@ def test_arbitrary_member_is_read_back(
     assert (info.uname, info.gname) == ("", "")
 
 
-def test_padding_and_member_order() -> None:
+def test_members_are_padded_and_ordered() -> None:
     assert [padding(size) for size in (0, 1, 511, 512, 513)] == [0, 511, 1, 0, 511]
     paths = ["a", "a-b", "a/b", "ab", "a\U00010000", "a\uffff"]
     members = sorted((Member(path=path) for path in paths), key=sort_key)

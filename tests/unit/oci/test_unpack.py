@@ -245,7 +245,7 @@ def test_named_pipes_are_created(layered):
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_long_names_in_gnu_and_pax_format(tmp_path, root, form):
+def test_long_names_are_read_in_gnu_and_pax_format(tmp_path, root, form):
     name = "/".join(["folder" * 10] * 6)
     entries = [(name, "file", "x"), ("link", "link", name), ("hard", "hard", name)]
     unpacked([tar(tmp_path / "blob", *entries, form=form)], root)

@@ -72,7 +72,7 @@ def test_missing_image_and_lock_is_an_error(session: Session) -> None:
         run_target.find(session, TARGET, Path("elsewhere"))
 
 
-def test_download_size_of_missing_inputs(session: Session, sample: Sample) -> None:
+def test_download_size_of_missing_inputs_is_reported(session: Session, sample: Sample) -> None:
     inputs = open_inputs(session)
     measure = run_target.download_size
     assert measure(sample.lock, sample.target_digests, ARCH, inputs.store) == 0
@@ -81,7 +81,7 @@ def test_download_size_of_missing_inputs(session: Session, sample: Sample) -> No
     assert measure(sample.lock, sample.target_digests, ARCH, inputs.store) == wheel.size
 
 
-def test_apptainer_command_line_without_sif(
+def test_apptainer_command_line_is_printed_without_sif(
     session: Session, sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console.configure(verbosity=0, json=False)

@@ -99,7 +99,7 @@ def test_damaged_digests_file_error_has_hint(tmp_path):
 
 
 def test_lock_without_digests_error_has_hint(tmp_path):
-    with pytest.raises(LockStale, match="is missing, though small has a lock") as caught:
+    with pytest.raises(LockStale, match="is missing, although small has a lock") as caught:
         image_digests.read_digests(tmp_path, samples.lock())
     assert caught.value.hint == "create it with: imgbuild lock small"
 

@@ -45,7 +45,7 @@ def test_config_follows_oci_specification():
     }
 
 
-def test_golden_document_bytes():
+def test_document_bytes_match_golden_values():
     # All published digests depend on these: a failure means that digests of all images change.
     config = image_documents.config(images.plan(), DIFF_IDS)
     manifest = oci_documents.manifest(config, RECORDS)

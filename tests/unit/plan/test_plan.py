@@ -124,7 +124,7 @@ def test_wheel_layer_id_depends_only_on_hash_prefix_and_python():
         assert layer_id(msgspec.structs.replace(recipe, **changes)) != layer_id(recipe)
 
 
-def test_golden_layer_ids():
+def test_layer_ids_match_golden_values():
     """A change is a new layer format: raise the format's number in plan.py."""
     recipe = WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=(samples.wheel("trl"),))
     assert layer_id(recipe) == (
@@ -174,7 +174,7 @@ def test_configuration_depends_only_on_lock():
     assert config.labels["org.opencontainers.image.title"] == "small"
 
 
-def test_plan_of_base_only():
+def test_plan_can_have_only_the_base():
     base = base_of(plan(samples.lock(), Arch.X86_64))
     assert [layer.name for layer in base.layers] == ["debian-12"]
     assert base.config.env == ("LANG=C.UTF-8", "PATH=/usr/bin:/bin")

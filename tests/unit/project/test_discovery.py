@@ -61,9 +61,9 @@ def test_files_for_development_hardware_and_alternatives_are_listed(tmp_path):
     assert {text: reason.partition(";")[0] for text, reason in reasons(result).items()} == {
         "requirements-dev.txt": "packages for development",
         "requirements_npu.txt": "packages for other hardware",
-        "requirements-sglang.txt": "an alternative or an addition",
+        "requirements-sglang.txt": "may be an alternative or an addition",
         "requirements/docs.txt": "packages for development",
-        "requirements/vllm.txt": "an alternative or an addition",
+        "requirements/vllm.txt": "may be an alternative or an addition",
     }
 
 
@@ -95,7 +95,7 @@ def test_a_dockerfile_beside_metadata_gives_debian_packages_and_notes_the_rest(t
     assert texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2"]
 
 
-def test_a_file_that_only_the_dockerfile_installs_is_one_note(tmp_path):
+def test_requirements_file_used_only_by_the_dockerfile_is_noted_once(tmp_path):
     files = {
         "pyproject.toml": RANGES,
         "Dockerfile": "FROM ubuntu\nCOPY . /app\nRUN pip install -r /app/requirements/serve.txt\n",
@@ -253,7 +253,7 @@ def test_the_only_project_in_a_folder_is_read_with_its_files(tmp_path):
     assert [each.folder for each in result.packages] == ["training"]
 
 
-def test_debian_packages_of_the_interpreter_are_left_out(tmp_path):
+def test_debian_packages_of_the_interpreter_are_omitted(tmp_path):
     dockerfile = """\
 FROM nvidia/cuda:12.4.1-devel-ubuntu22.04
 RUN apt-get update && apt-get install -y python3.10 python3-pip python3.10-venv python3-dev git
@@ -264,5 +264,5 @@ RUN pip install ".[train,eval]"
     assert [item.name for item in result.debian] == ["python3-dev", "git"]
     notes = reasons(result)
     for package in ("python3.10", "python3-pip", "python3.10-venv"):
-        assert "the image has its own Python" in notes[package]
+        assert "the image contains its own Python" in notes[package]
     assert notes[".[train,eval]"] == "extras are chosen with --extra train --extra eval"

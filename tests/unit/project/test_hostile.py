@@ -117,7 +117,7 @@ def test_a_folder_behind_a_link_out_of_the_project_is_not_read(tmp_path):
     assert "outside the project" in reasons(read(folder))["./o"]
 
 
-def test_pipe_in_place_of_file_does_not_block(tmp_path):
+def test_pipe_instead_of_file_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "requirements.txt")
     with pytest.raises(InputError) as error:
         read(tmp_path, ["requirements.txt"])
@@ -140,7 +140,7 @@ def test_named_files_outside_project_or_of_unknown_kind_are_refused(tmp_path):
     assert [each.message for each in result] == [
         "is outside the project",
         "is outside the project",
-        "a kind of file that is not supported",
+        "this kind of file is not supported",
         "no such file",
     ]
 
@@ -153,7 +153,7 @@ def test_extras_and_groups_that_do_not_exist_are_refused_with_the_nearest(tmp_pa
         declared(tmp_path, files, extras=["vlm"], groups=["x"])
     assert [(each.message, each.expected) for each in error.value.problems] == [
         ("has no extra vlm", "vllm?"),
-        ("has no group x", "no group: there is none"),
+        ("has no group x", "an existing group; there is none"),
     ]
 
 

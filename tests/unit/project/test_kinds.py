@@ -473,7 +473,7 @@ PROJECTS = {
 
 
 @pytest.mark.parametrize("name", PROJECTS)
-def test_declarations_of_a_project_of_each_kind(tmp_path, golden, name):
+def test_declarations_of_each_kind_of_project_are_read(tmp_path, golden, name):
     files, extras, groups = PROJECTS[name]
     result = declared(tmp_path, files, extras=extras, groups=groups)
     golden(ROOT / f"tests/data/project/{name}.json", shown(result))

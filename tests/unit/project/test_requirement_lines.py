@@ -57,7 +57,7 @@ https://files.example/xformers-0.0.29-cp311-cp311-linux_x86_64.whl
         ("numpy @ file:///croot/numpy/work", "outside the project"),
         ("../sibling", "outside the project"),
         ("-e ./missing", "no such folder"),
-        ("hg+https://hg.example/a#egg=a", "only repositories of git"),
+        ("hg+https://hg.example/a#egg=a", "only git repositories"),
         ("-r https://files.example/requirements.txt", "a file on another host"),
     ],
 )
@@ -149,8 +149,8 @@ def test_indexes_of_pytorch_for_other_hardware_and_of_nightly_builds_are_noted(t
     lines = [f"--extra-index-url {url}\n" for url in (*urls, nightly)]
     result = declared(tmp_path, {"requirements.txt": "".join((*lines, "torch\n"))})
     notes = reasons(result)
-    assert notes[urls[0]] == "images have builds for CUDA, not for cpu"
-    assert notes[urls[1]] == "images have builds for CUDA, not for rocm6.3"
+    assert notes[urls[0]] == "images use builds for CUDA, not for cpu"
+    assert notes[urls[1]] == "images use builds for CUDA, not for rocm6.3"
     assert "CUDA 12.8 is used" in notes[nightly]
     assert [each.name for each in result.cuda] == ["12.8"]
     assert result.indexes == ()

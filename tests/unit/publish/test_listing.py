@@ -121,7 +121,7 @@ def test_damaged_image_does_not_hide_others(place):
 
     assert "404" in _other()
     registry.blobs[config] = blob[:-1] + b" "
-    assert f"expected {len(blob)} bytes, {config[1]}" in _other()
+    assert f"expected {len(blob)} bytes with the digest {config[1]}" in _other()
     registry.blobs[config] = blob
     registry.manifests[NAME, digest] = (data[:-1], kind)
     assert f"for {NAME}@{digest}" in _other()
@@ -266,7 +266,7 @@ def test_invalid_diff_argument_is_reported(place, tmp_path):
 # -- commands
 
 
-def test_push_ls_diff_pull_and_tag_commands(place, imgbuild, tmp_path):
+def test_push_ls_diff_pull_and_tag_work_together(place, imgbuild, tmp_path):
     where = f"{place.registry.host}/{NAME}"
     note = tmp_path / "digests"
     words = ("push", TARGET, where, "--jobs", "1", "--offline", "--no-attach")
@@ -300,10 +300,13 @@ def test_push_ls_diff_pull_and_tag_commands(place, imgbuild, tmp_path):
 def test_push_to_invalid_destination_is_refused(place, imgbuild):
     where = place.registry.host
     for words, result in (
-        ((TARGET,), "no repository is given"),
+        ((TARGET,), "no repository is specified"),
         ((TARGET, f"{where}/a", f"{where}/b"), "one repository is expected"),
         ((TARGET, f"{where}/a:tag"), "but a repository is expected"),
-        ((TARGET, f"{where}/a", "--mount-from", "other.example/b"), "mounts only its own layers"),
+        (
+            (TARGET, f"{where}/a", "--mount-from", "other.example/b"),
+            "can mount only its own layers",
+        ),
     ):
         done = imgbuild("push", *words)
         assert (done.status, done.stdout) == (2, ""), done.stderr

@@ -63,7 +63,7 @@ def test_push_plan_has_locked_digests(place):
     assert shared.arches == (Arch.ARM64, Arch.X86_64)
 
 
-def test_push_plan_tags(place):
+def test_push_plan_has_tags(place):
     whole = place.both()
     assert whole.tags == (f"{BOTH}-20261121", BOTH)
     some = place.both(Arch.ARM64)
@@ -356,7 +356,7 @@ def test_interrupted_push_is_resumed(place, number, monkeypatch):
 def test_blob_of_wrong_size_is_refused(place):
     trl = next(blob for blob in place.plan().blobs if blob.name == "trl")
     place.registry.blobs[NAME, trl.digest] = b"half of it"
-    with pytest.raises(IntegrityError, match=r"has trl .* with 10 bytes; digests.json has"):
+    with pytest.raises(IntegrityError, match=r"has trl .* with 10 bytes, but digests.json has"):
         place.push()
     assert place.tags() == {}
 

@@ -191,7 +191,7 @@ def test_expired_token_is_requested_again(served):
 def test_credentials_are_not_sent_to_other_server_without_tls(served, tmp_path):
     log_in(tmp_path, served.host)
     served.realm = f"http://{served.storage}/token"
-    with pytest.raises(FetchFailed, match="has no TLS"):
+    with pytest.raises(FetchFailed, match="does not use TLS"):
         base_image.base(name(served), Arch.X86_64)
     assert not [given for path, given in served.seen if path == "storage"]
 
@@ -263,11 +263,11 @@ def test_missing_architecture_error_lists_available_ones(served, source):
         ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", None),
     ],
 )
-def test_supported_layer_types(served, source, media_type, expected):
+def test_only_supported_layer_types_are_accepted(served, source, media_type, expected):
     manifest = source.blob(source.image(Arch.X86_64).manifest.digest).read_bytes()
     text = put(served, manifest.replace(documents.LAYER_GZIP.encode(), media_type.encode()))
     if expected is None:
-        with pytest.raises(InputError, match=re.escape(f"the type {media_type}")):
+        with pytest.raises(InputError, match=re.escape(f"unsupported type {media_type}")):
             base_image.base(text, Arch.X86_64)
         return
     base = base_image.base(text, Arch.X86_64)

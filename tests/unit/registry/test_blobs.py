@@ -34,7 +34,7 @@ def test_existing_blob_is_found(client, registry):
 )
 @pytest.mark.parametrize("ranges", [True, False])
 @pytest.mark.parametrize("source", [BLOB, bytes_source(b"")])
-def test_blob_size_without_head_support(client, registry, fault, ranges, source):
+def test_blob_size_is_read_without_head_support(client, registry, fault, ranges, source):
     repository = registry.repository("me/x")
     client.upload(repository, source)
     registry.ranges = ranges
@@ -51,7 +51,10 @@ def test_small_blob_is_read(client, registry):
 @pytest.mark.parametrize("data", [DATA[:-1], DATA + b"x", DATA[:-1] + b"x", b""])
 def test_blob_with_wrong_digest_is_refused(client, registry, tmp_path, data):
     registry.blobs["me/x", BLOB.digest] = data
-    with pytest.raises(IntegrityError, match=f"expected {BLOB.size} bytes, {BLOB.digest}, found"):
+    with pytest.raises(
+        IntegrityError,
+        match=f"expected {BLOB.size} bytes with the digest {BLOB.digest}, but received",
+    ):
         client.blob(registry.repository("me/x"), WHOLE)
     with pytest.raises(IntegrityError, match=f"me/x@{BLOB.digest} from localhost:.*: expected"):
         client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")

@@ -57,7 +57,7 @@ def at(registry: Registry, target: str) -> Reference:
 
 
 @pytest.mark.parametrize("by", ["tag", "digest"])
-def test_manifest_round_trip(client, registry, by):
+def test_manifest_survives_round_trip(client, registry, by):
     digest = push(client, registry, tag="one" if by == "tag" else None)
     assert registry.tags == ({("me/x", "one"): digest} if by == "tag" else {})
     reference = at(registry, "one" if by == "tag" else digest)
@@ -110,7 +110,7 @@ def test_head_response_contradicting_digest_is_not_trusted(client, registry):
     assert descriptor.digest == digest
 
 
-def test_registry_without_digest_headers(client, registry):
+def test_registry_without_digest_headers_is_supported(client, registry):
     registry.tells_digest = False
     digest = push(client, registry)
     descriptor = client.resolve(at(registry, "one"))
@@ -222,7 +222,7 @@ def test_all_list_pages_are_read(client, registry, page):
         '<?at=2>; title="x"; REL="next"',
     ],
 )
-def test_link_header_formats(client, registry, link):
+def test_link_header_formats_are_parsed(client, registry, link):
     for number in range(4):
         push(client, registry, tag=f"tag-{number}")
     registry.page = 2
@@ -263,7 +263,7 @@ def test_next_page_on_other_server_is_refused(client, registry):
     assert "secret" not in caught.value.message
 
 
-def test_repository_without_tags(client, registry):
+def test_repository_without_tags_is_empty(client, registry):
     registry.faults.append(Fault("GET .*/tags/list", status=200, body=b'{"tags": null}'))
     assert list(client.tags(registry.repository("me/x"))) == []
 

@@ -116,7 +116,7 @@ def test_host_is_last_endpoint_without_server_setting(tmp_path):
     ]  # fmt: skip
 
 
-def test_default_endpoint_without_hosts_file(tmp_path):
+def test_default_endpoint_is_used_without_hosts_file(tmp_path):
     describe(tmp_path, "_default", '[host."https://m"]\n')
     describe(tmp_path, "own.example.com", "")
     assert [endpoint.address for endpoint in endpoints("h")] == ["https://m/v2", "https://h/v2"]
@@ -154,7 +154,7 @@ def test_invalid_hosts_file_is_reported(tmp_path, text, words):
     assert words in caught.value.message
 
 
-def test_default_host_folders(tmp_path):
+def test_default_host_folders_are_searched(tmp_path):
     assert hosts.folders({"XDG_CONFIG_HOME": str(tmp_path)}) == (
         tmp_path / "imgbuild/certs.d", Path("/etc/containerd/certs.d"), Path("/etc/docker/certs.d")
     )  # fmt: skip

@@ -69,7 +69,7 @@ TAGS = st.none() | st.from_regex(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,20}", fullmatch=
     tag=TAGS,
     digest=st.sampled_from([None, D]),
 )
-def test_reference_text_round_trip(host, name, tag, digest):
+def test_reference_text_survives_round_trip(host, name, tag, digest):
     reference = Reference(host, name, tag, digest)
     assert parse(str(reference)) == reference
     assert parse_repository(str(reference.repository)) == reference.repository

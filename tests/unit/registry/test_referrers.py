@@ -83,7 +83,7 @@ def test_referrers_are_found(client, registry):
     assert tags == (set() if registry.referrers_api else {tag(subject), tag(other)})
 
 
-def test_manifest_without_referrers(client, registry):
+def test_manifest_without_referrers_has_none(client, registry):
     assert client.referrers(registry.repository(NAME), put(client, registry)) == ()
 
 
@@ -105,7 +105,7 @@ def test_config_type_replaces_missing_artifact_type(client, registry):
 
 @pytest.mark.parametrize("filters", [True, False])
 @pytest.mark.parametrize("page", [None, 1, 2])
-def test_referrers_api_pages_and_filters(client, filters, page):
+def test_referrers_api_pages_and_filters_are_used(client, filters, page):
     with memory_registry.serve(Registry(filters=filters, page=page)) as registry:
         subject = put(client, registry)
         expected = {refer(client, registry, subject, SBOM, annotations={"n": f"{n}"})

@@ -61,7 +61,7 @@ def client() -> Client:
     [{"auth": "basic", "login": LOGIN}, {"auth": "bearer", "login": LOGIN}, {"auth": "bearer"}],
     indirect=True,
 )
-def test_push_and_pull_with_every_authentication_scheme(registry, tmp_path):
+def test_push_and_pull_support_every_authentication_scheme(registry, tmp_path):
     if registry.login:
         log_in(tmp_path, registry.host)
     repository = registry.repository("me/x")
@@ -189,7 +189,7 @@ def test_token_is_not_sent_to_other_servers(registry, tmp_path, locations):
 def test_credentials_are_not_sent_to_token_server_without_tls(registry, tmp_path, entry):
     write_config(tmp_path, auths={registry.host: entry})
     registry.realm = f"http://{registry.storage}/token"
-    with pytest.raises(FetchFailed, match="has no TLS") as caught:
+    with pytest.raises(FetchFailed, match="does not use TLS") as caught:
         client().upload(registry.repository("me/x"), BLOB)
     assert "word" not in caught.value.message
     assert [request for request in registry.requests if request.server == "storage"] == []
@@ -203,7 +203,7 @@ def test_unauthorized_error_has_login_hint(registry, tmp_path, login):
         client().resolve(Reference(registry.host, "me/x", "one"))
     assert (
         caught.value.hint
-        == f"docker login {registry.host}, with an account that has this permission"
+        == f"run docker login {registry.host} with an account that has this permission"
     )
     assert "wrong-word" not in caught.value.message
 
@@ -312,7 +312,7 @@ def test_credentials_are_found_under_alternative_names(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", [logins.HUB_LOGIN, HUB])
-def test_docker_hub_credential_names(tmp_path, name):
+def test_docker_hub_credentials_are_found_under_all_names(tmp_path, name):
     write_config(tmp_path, auths={name: {"auth": AUTH}})
     assert logins.find("registry-1.docker.io") == logins.find(HUB) == RegistryLogin(("me", "pa:ss"))
     assert logins.find("ghcr.io") == RegistryLogin()
@@ -328,7 +328,7 @@ def test_docker_hub_credential_names(tmp_path, name):
         ({"registrytoken": "t"}, RegistryLogin(None, "", "t")),
     ],
 )
-def test_docker_configuration_entries(tmp_path, entry, expected):
+def test_docker_configuration_entries_are_read(tmp_path, entry, expected):
     write_config(tmp_path, auths={"h": entry}, HttpHeaders={"x": "y"})
     assert logins.find("h") == expected
 
@@ -345,7 +345,7 @@ def test_podman_credentials_are_read(tmp_path, monkeypatch, named):
     assert logins.find("both") == RegistryLogin(LOGIN)
 
 
-def test_no_credentials_without_configuration():
+def test_no_credentials_are_sent_without_configuration():
     assert logins.find("h") == RegistryLogin()
 
 

@@ -92,7 +92,7 @@ def test_minimum_chunk_size_of_registry_is_used(registry):
 
 @pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
 @pytest.mark.parametrize("chunk", [None, 100_000])
-def test_upload_location_formats(registry, locations, chunk):
+def test_upload_location_formats_are_accepted(registry, locations, chunk):
     registry.locations = locations
     push(Client(chunk=chunk), registry)
     sent = registry.received_requests(f"{PUT}|{PATCH}")
@@ -272,7 +272,7 @@ def test_blob_missing_after_upload_is_an_error(client, registry):
         registry.blobs.clear()
 
     registry.faults.append(Fault(PUT, edit=_forget))
-    with pytest.raises(IntegrityError, match="accepted it but does not have it"):
+    with pytest.raises(IntegrityError, match="accepted the upload, but does not have the blob"):
         client.upload(registry.repository("me/x"), BLOB)
 
 
@@ -315,7 +315,7 @@ def test_upload_source_with_wrong_digest_is_refused(client, registry):
     wrong = BlobSource(BLOB.digest, BLOB.size, lambda offset: io.BytesIO(bytes(BLOB.size - offset)))
     with pytest.raises(IntegrityError, match="DIGEST_INVALID") as caught:
         client.upload(registry.repository("me/x"), wrong)
-    assert "create it again" in str(caught.value.hint)
+    assert "create the file again" in str(caught.value.hint)
     assert registry.blobs == {}
 
 

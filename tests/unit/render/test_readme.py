@@ -28,7 +28,7 @@ def text(lock: Lock, images: Path, **changes: object) -> str:
     return readme(lock, matrix.targets["small"], images)
 
 
-def test_the_text_for_a_small_lock(tmp_path: Path, golden: Callable[[Path, str], None]) -> None:
+def test_readme_describes_a_small_lock(tmp_path: Path, golden: Callable[[Path, str], None]) -> None:
     golden(GOLDEN, text(samples.lock(*FRAMEWORKS), tmp_path, guide=(NOTE, "another")))
 
 

@@ -49,7 +49,7 @@ def text(rendering: Dockerfile) -> str:
         ("small.sh", lambda: script.text(_script(), "small", NO_TEMPLATES)),
     ],
 )
-def test_golden_texts(name, renderer, golden):
+def test_rendered_texts_match_golden_files(name, renderer, golden):
     golden(GOLDEN / name, renderer())
 
 
@@ -111,7 +111,7 @@ def test_dockerfile_requires_uv():
 
 
 def test_online_requires_a_registry():
-    with pytest.raises(InputError, match="no registry has its base debian-12") as caught:
+    with pytest.raises(InputError, match="its base debian-12 is not in a registry") as caught:
         online.reference(value(), render_sample.lock(), None)
     assert "--registry" in (caught.value.hint or "")
 
@@ -160,7 +160,7 @@ def test_wheel_of_other_architecture_is_refused():
     lock = _needing(msgspec.structs.replace(samples.wheel("ninja", "1.11"), file=file))
     assert online.build_files(lock, [Arch.X86_64])
     with pytest.raises(
-        InputError, match=r"ninja 1\.11, and the lock has only ninja-1\.11-py3"
+        InputError, match=r"ninja 1\.11, but the lock has only ninja-1\.11-py3"
     ) as caught:
         online.build_files(lock, [Arch.ARM64])
     assert "--only wheels" in (caught.value.hint or "")
@@ -413,10 +413,10 @@ def test_samples_without_uv_are_reported(tmp_path):
     ("words", "result"),
     [
         (["--online"], "--output FOLDER"),
-        (["--registry", "host/name"], "--registry needs --online"),
+        (["--registry", "host/name"], "--registry requires --online"),
         (["--check", "--online", "--output", "x"], "--check cannot be combined"),
         (["--format", "script", "--check"], "cannot be combined with --format script"),
-        (["--arch", "x86_64"], "is for all its architectures"),
+        (["--arch", "x86_64"], "includes all of its architectures"),
     ],
 )
 def test_contradicting_flags_are_refused(

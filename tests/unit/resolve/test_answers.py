@@ -36,7 +36,7 @@ from tests.support.source_code import ROOT
 MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
 
 
-def test_requests_may_contain_both_kinds_of_commas():
+def test_requirements_are_separated_by_commas_outside_brackets():
     requests, cuda = resolve_request.read(["vllm>=0.9,<0.10, TRL", "torch==2.8.0"], [], {})
     assert requests == (
         RequestedPackage(package="vllm", spec=">=0.9,<0.10"),
@@ -67,7 +67,7 @@ def test_extras_and_markers_are_part_of_a_request():
         RequestedPackage(package="ray", spec="==2.48.0", extras=("cgraph", "default")),
         RequestedPackage(package="vllm", marker='sys_platform == "linux"'),
     )
-    assert str(requests[1]) == "you asked for ray[cgraph,default]==2.48.0"
+    assert str(requests[1]) == "you require ray[cgraph,default]==2.48.0"
     assert not requests[2].applies({"sys_platform": "win32"})
 
 
@@ -88,8 +88,8 @@ def test_request_excluded_by_its_markers_is_refused():
         (["ray @ https://example.org/ray-1-py3-none-any.whl"], [], "has a URL"),
         (["ray[cgraph"], [], "invalid requirement"),
         (["vllm==0.9", "vllm==0.8"], [], "twice"),
-        (["torch>=2.9"], ["torch==2.8.0"], "you have torch==2.8.0 and you asked for torch>=2.9"),
-        ([], ["torch>=2.8.0"], "an exact version is expected"),
+        (["torch>=2.9"], ["torch==2.8.0"], "you have torch==2.8.0 and you require torch>=2.9"),
+        ([], ["torch>=2.8.0"], "expected an exact version"),
         (["vllm===0.9.2"], [], "'vllm===0.9.2' uses ==="),
         ([], ["torch===2.8.0"], "uses ==="),
         ([], ["torch==2.6.0+cpu"], r"no build \+cpu of torch"),
@@ -111,7 +111,7 @@ def test_cuda_release_spellings_are_accepted(text, cuda):
     assert resolve_request.cuda_of(text, None) == cuda
 
 
-def test_cuda_that_contradicts_installed_packages():
+def test_cuda_that_contradicts_installed_packages_is_refused():
     assert resolve_request.cuda_of(None, "12.8") == "12.8"
     with pytest.raises(InputError, match=r"a build for CUDA 12\.8"):
         resolve_request.cuda_of("12.6", "12.8")
@@ -133,7 +133,7 @@ def test_invalid_python_release_is_refused(text):
     assert caught.value.hint == "--python 3.11"
 
 
-def test_architectures_with_commas_and_in_other_spellings():
+def test_architectures_are_accepted_with_commas_and_in_other_spellings():
     assert resolve_request.arches_of(["amd64,aarch64", "x86_64"]) == (Arch.X86_64, Arch.ARM64)
     assert len(resolve_request.arches_of([])) == 1
     with pytest.raises(InputError, match="no such architecture"):
@@ -185,7 +185,7 @@ def test_row_names_are_unused_and_start_with_the_first_request():
         ("2.6.0+cpu", [], None),
     ],
 )
-def test_cuda_release_of_torch(version, requires, cuda):
+def test_cuda_release_is_that_of_torch(version, requires, cuda):
     torch_build = torch.build_of(Version(version), [Requirement(line) for line in requires])
     assert torch_build.cuda == cuda
 
@@ -194,7 +194,7 @@ def build(version, cuda):
     return TorchBuild(version=Version(version), cuda=cuda, evidence="said so")
 
 
-def test_torch_versions_as_text_and_as_specifier():
+def test_torch_versions_are_written_as_text_and_as_specifier():
     builds = [build("2.11.0", "13.0"), build("2.10.0", None), build("2.9.0", None)]
     assert torch.summary(builds) == "2.11.0: CUDA 13.0, 2.9.0 to 2.10.0: CPU builds"
     versions = [Version(text) for text in ("2.6.0", "2.7.0", "2.7.1", "2.8.0")]
@@ -219,7 +219,7 @@ def test_a_specifier_of_versions_with_local_parts_is_valid():
         ("2.11.0+cu.13.0.post1", "13.0"),
     ],
 )
-def test_cuda_release_of_local_version(version, cuda):
+def test_cuda_release_is_read_from_local_version(version, cuda):
     assert torch.build_of(Version(version), []).cuda == cuda
 
 
@@ -235,7 +235,7 @@ METADATA = {
 }
 
 
-def test_which_package_requires_which_with_extras_and_markers():
+def test_dependencies_include_extras_and_markers():
     specs = {(link.dependent, link.package): link.spec for link in reasons.links(METADATA, MARKERS)}
     assert specs == {
         ("vllm", "torch"): "==2.6.0",
@@ -253,9 +253,9 @@ def test_the_reasons_for_a_version_include_learned_constraints():
     other = msgspec.structs.replace(learned, versions="==0.9.0")
     versions = dict.fromkeys(METADATA, "1.0") | {"vllm": "0.8.5.post1"}
     explanations = reasons.reasons_of(
-        versions, {"vllm": "you asked for vllm"}, reasons.links(METADATA, MARKERS), [learned, other]
+        versions, {"vllm": "you require vllm"}, reasons.links(METADATA, MARKERS), [learned, other]
     )
-    assert explanations["vllm"] == ("you asked for vllm",)
+    assert explanations["vllm"] == ("you require vllm",)
     assert explanations["torch"] == ("vllm requires ==2.6.0",)
     assert explanations["ray"][0].startswith("learned: vllm==0.8.5.post1 needs ray<2.50")
     assert "vllm/x.py:3" in explanations["ray"][0]
@@ -278,7 +278,7 @@ TARGET = Target(
 )
 
 
-def test_a_row_pasted_into_a_matrix_is_the_same_target():
+def test_printed_row_defines_the_same_target():
     text = RIGHT + "\n".join(target_lines("pasted", TARGET)) + "\n"
     assert loads(text.encode(), "matrix.yaml").targets["pasted"] == TARGET
 
@@ -314,7 +314,7 @@ def test_impossible_package_set_is_not_checked(tmp_path):
         outcome = answers.answer(request, project, matrix, (), Context(store, Http(attempts=1)))
     refused = outcome.arch[Arch.X86_64].refused
     assert refused is not None
-    assert refused.reasons[0] == "you asked for demo==9.9"
+    assert refused.reasons[0] == "you require demo==9.9"
     assert (outcome.row, outcome.checks, outcome.unchecked) == ((), (), ())
 
 

@@ -47,7 +47,7 @@ def python(spec: str) -> Declared:
     return Declared(python=(DeclaredPython(spec=spec, place=PLACE),))
 
 
-def test_met_added_and_changed_packages() -> None:
+def test_satisfied_added_and_changed_packages_are_separated() -> None:
     (item,) = ranked([facts("a")], "torch ==2.6.0", "wandb >=0.19", "transformers ==4.52.3")
     assert (item.met, item.added, item.form) == (("torch",), ("wandb",), "like")
     (change,) = item.changed
@@ -168,7 +168,7 @@ def test_ties_are_broken_in_documented_order() -> None:
     assert order(unfit=("too new",), tested="multi-gpu") == ["a", "b"]
 
 
-def test_a_target_that_is_recommended_for_a_package_of_the_project() -> None:
+def test_target_recommended_for_a_package_of_the_project_is_preferred() -> None:
     versions = {"torch": "2.6.0", "verl": "0.9.1", "vllm": "0.8.5"}
     verl = facts("verl", recommended="verl", versions=versions)
     vllm = facts("vllm", recommended="vllm", versions=versions)

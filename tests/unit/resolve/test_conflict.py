@@ -135,8 +135,8 @@ def test_version_with_torch_of_other_cuda_is_a_conflict(ask):
     facts, demands = ask(("vllm", "==1.0"))
     requirement_conflict = refused(facts, demands, "12.4")
     assert requirement_conflict.reasons == (
-        "you asked for CUDA 12.4",
-        "you asked for vllm==1.0",
+        "you require CUDA 12.4",
+        "you require vllm==1.0",
         "vllm 1.0 requires torch==2.11.0 (its METADATA)",
         "torch 2.11.0 (CUDA 13.0: requires cuda-toolkit==13.0.2) on x86_64",
     )
@@ -154,8 +154,8 @@ def test_requests_with_different_torch_versions_conflict(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("vllm", "==0.9"))
     requirement_conflict = refused(facts, demands, None)
     assert requirement_conflict.reasons == (
-        "you asked for torch==2.6.0",
-        "you asked for vllm==0.9",
+        "you require torch==2.6.0",
+        "you require vllm==0.9",
         "vllm 0.9 requires torch==2.7.0 (its METADATA)",
         (
             f"vllm 0.9 is compiled ({X86}): with another torch than the one it requires, it may"
@@ -171,10 +171,10 @@ def test_requests_with_different_torch_versions_conflict(ask):
     )
 
 
-def test_a_requirement_that_the_index_is_too_old_for(ask):
+def test_requirement_newer_than_the_index_is_explained(ask):
     facts, demands = ask(("vllm", "==1.1"))
     assert refused(facts, demands, "13.0").reasons == (
-        "you asked for vllm==1.1",
+        "you require vllm==1.1",
         "vllm 1.1 requires certs>=5 (its METADATA)",
         "the newest certs on the index pypi is 4",
     )
@@ -207,7 +207,7 @@ def test_nearest_package_set_is_checked_and_learned_from(ask):
     assert {"vllm": "0.9", "trl": "1.2"} in checked
 
 
-def test_no_torch_of_the_cuda_release_on_the_machine(ask):
+def test_missing_torch_for_the_cuda_release_is_explained(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
     requirement_conflict = refused(facts, demands, "12.4")
     assert requirement_conflict.reasons == (
@@ -292,7 +292,7 @@ def test_nearest_package_set_lists_unread_code(ask):
         f"CUDA 13.0 instead of 12.4, with torch 2.11.0 for CUDA 13.0 {words}",
     )
     assert near(facts, demands, "12.4", lambda versions: QuickLook())[0] == (
-        "vllm 0.8, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code was not read)"
+        "vllm 0.8, with torch 2.6.0 for CUDA 12.4 (according to METADATA; its code was not read)"
     )
 
 
@@ -333,10 +333,10 @@ def test_torch_of_a_prebuilt_wheel_is_known_without_an_index(ask):
     assert conflict.conflict(facts, demands, "12.4") is None
 
 
-def test_a_package_that_no_index_has(ask):
+def test_package_missing_on_every_index_is_explained(ask):
     facts, demands = ask(("absent", "==1.0"))
     assert refused(facts, demands, None).reasons == (
-        "you asked for absent==1.0",
+        "you require absent==1.0",
         "absent: the index pypi has no such package",
     )
 
@@ -354,7 +354,7 @@ def test_a_fallback_from_a_preference_is_reported_with_the_cause(ask):
     versions = {"vllm": "0.8", "rl": "0.4", "torch": "2.6.0"}
     (text,) = behind.behind_newest(facts, demands, versions, "12.4")
     assert text == (
-        "rl 0.4 is of 2024-01, and 0.9 is of 2025-01: the package set has vllm 0.8;"
+        "rl 0.4 was uploaded in 2024-01, and 0.9 in 2025-01: the package set has vllm 0.8;"
         " rl 0.9 is available; rl 0.9 requires vllm==0.7 (its METADATA)"
     )
     assert behind.behind_newest(facts, demands, {**versions, "rl": "0.9"}, "12.4") == ()
@@ -372,7 +372,7 @@ def test_a_requested_package_a_year_behind_the_others_is_outdated(ask):
     assert (outdated_package.package, outdated_package.reasons) == (
         "rl",
         (
-            "only rl 0.4 of 2024-01 is compatible, and 0.9 of 2025-01 is available",
+            "only rl 0.4 of 2024-01 is compatible, although 0.9 of 2025-01 is available",
             "the package set has vllm 0.8",
             "rl 0.9 is available",
             "rl 0.9 requires vllm==0.7 (its METADATA)",
@@ -388,7 +388,10 @@ def test_other_package_is_outdated_without_explanation(ask):
     versions = {"vllm": "0.8", "dict": "0.1", "rl": "0.4", "torch": "2.6.0"}
     (outdated_package,) = outdated(facts, demands, versions)  # rl 0.9 requires another vllm
     assert outdated_package.reasons == (
-        "only dict 0.1 of 2023-01 is compatible, and 0.8 of 2025-01 is available, required by rl",
+        (
+            "only dict 0.1 of 2023-01 is compatible, although 0.8 of 2025-01 is available,"
+            " required by rl"
+        ),
     )
 
 

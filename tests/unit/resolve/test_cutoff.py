@@ -70,7 +70,7 @@ def test_cut_off_without_pin_is_today(site: Site, tmp_path: Path) -> None:
     assert derived(site, tmp_path, "torch>=2", "trl") == resolve_request.today()
 
 
-def test_an_index_without_upload_times(site: Site, tmp_path: Path) -> None:
+def test_index_without_upload_times_uses_date_of_lock_or_today(site: Site, tmp_path: Path) -> None:
     site.files = {path: data for path, data in site.files.items() if not path.startswith("pypi/")}
     assert derived(site, tmp_path, "torch==2.6.0") == resolve_request.today()
     path = lock_file.lock_path(tmp_path / "images", "small")

@@ -73,7 +73,7 @@ def test_every_cause_is_listed_at_once(pages: Pages) -> None:
     }
 
 
-def test_the_message_has_place_reason_and_alternative(pages: Pages) -> None:
+def test_the_message_has_location_reason_and_alternative(pages: Pages) -> None:
     (obstacle,) = obstacles([demand("peft ==0.20")], pages(sample()), TAGS)
     assert str(obstacle) == (
         "a.txt:2: peft==0.20: the index has no such version; it has 0.14.0 to 0.16.0;"
@@ -111,7 +111,7 @@ def test_an_sdist_that_is_allowed_meets_a_demand(pages: Pages) -> None:
         ({"setup.py": b"", "PKG-INFO": b"Name: a\nRequires-Dist: b\n\n"}, "python"),
     ],
 )
-def test_compiled_code_of_an_sdist(
+def test_compiled_code_of_an_sdist_is_detected(
     pages: Pages, tmp_path: Path, files: dict[str, bytes], code: str
 ) -> None:
     index = LocalIndex()

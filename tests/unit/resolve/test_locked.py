@@ -31,7 +31,7 @@ def request(*wants: str, **more: object) -> ResolveRequest:
     return msgspec.structs.replace(ResolveRequest(requests=requests, arches=(Arch.X86_64,)), **more)
 
 
-def test_a_target_with_versions_in_the_order_of_the_request(project: Project) -> None:
+def test_target_lists_versions_in_the_order_of_the_request(project: Project) -> None:
     (locked_target,) = locked.satisfying(
         request("trl>=0.18", "torch==2.6.0"), project, samples.matrix()
     )
@@ -52,7 +52,7 @@ def test_a_target_with_versions_in_the_order_of_the_request(project: Project) ->
         (("trl",), {"indexes": {"trl": "other"}}),
     ],
 )
-def test_requests_that_no_target_satisfies(
+def test_requests_that_no_target_satisfies_have_no_answer(
     project: Project, wants: tuple[str, ...], more: dict[str, object]
 ) -> None:
     assert locked.satisfying(request(*wants, **more), project, samples.matrix()) == ()

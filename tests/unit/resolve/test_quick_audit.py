@@ -78,7 +78,7 @@ ENTRIES = [
 
 
 @each_row(("constraint", "relation"), ENTRIES, ids=[one.name for one, _ in ENTRIES])
-def test_evidence_of_an_entry(tmp_path, constraint, relation):
+def test_entry_has_evidence(tmp_path, constraint, relation):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         evidence = evidence_of(constraint, release_catalogue)
     assert evidence is not None
@@ -106,7 +106,7 @@ def test_evidence_of_an_entry(tmp_path, constraint, relation):
     ],
     ids=lambda one: f"{one.name} {one.read_in} {one.against}",
 )
-def test_evidence_that_cannot_be_determined(tmp_path, constraint):
+def test_undeterminable_evidence_excludes_nothing(tmp_path, constraint):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         assert evidence_of(constraint, release_catalogue) is None
 

@@ -9,18 +9,18 @@ from imgbuild.resolve.repositories import refusal
 
 GONE = FetchFailed("a.txt:1: tool: git cannot fetch it", hint="git ls-remote it")
 OTHER = FetchFailed("a.txt:2: kit: git cannot fetch it", hint="git ls-remote kit")
-BROKEN = InputError("a.txt:3: no such revision", hint="name another")
+BROKEN = InputError("a.txt:3: no such revision", hint="specify another")
 
 
 @pytest.mark.parametrize(
     ("errors", "code"), [([GONE, OTHER], 7), ([GONE, BROKEN], 7), ([BROKEN, BROKEN], 2)]
 )
-def test_all_errors_are_in_one(errors: list[ImgbuildError], code: int) -> None:
+def test_all_errors_are_raised_together(errors: list[ImgbuildError], code: int) -> None:
     error = refusal(errors)
     assert error.exit_code == code
     assert all(f"\n  {each.message}" in error.message for each in errors)
     assert error.hint == errors[0].hint
 
 
-def test_a_single_error_is_unchanged() -> None:
+def test_single_error_is_raised_unchanged() -> None:
     assert refusal([BROKEN]) is BROKEN

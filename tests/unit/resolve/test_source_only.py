@@ -32,7 +32,7 @@ from tests.support.rows import each_row
         ("flash-attn", "", ("3.11", "12.4", "2.5.1", "x86_64"), None),
     ],
 )  # fmt: skip
-def test_the_name_of_the_wheel_to_look_for(
+def test_name_of_the_wheel_to_look_for_is_given(
     package: str, version: str, needs: tuple[str, str, str, str], name: str | None
 ) -> None:
     python, cuda, torch, machine = needs
@@ -49,7 +49,7 @@ def test_the_name_of_the_wheel_to_look_for(
         ("2.7.0", "12.6", "x86_64", "TRUE"),
     ],
 )
-def test_the_abi_of_torch(torch: str, cuda: str, machine: str, abi: str) -> None:
+def test_abi_of_torch_depends_on_its_version(torch: str, cuda: str, machine: str, abi: str) -> None:
     assert WheelNeeds(python="3.11", cuda=cuda, torch=torch, machine=machine).abi == abi
 
 
@@ -67,7 +67,7 @@ def test_remedies_are_in_order() -> None:
         " compiles CUDA code"
     )
     starts = [line.partition(":")[0] for line in advice.remedies]
-    assert starts[:3] == ["a wheel by URL", "a target that has it", "needed by a.py"]
+    assert starts[:3] == ["the URL of a wheel", "a target that has it", "needed by a.py"]
     assert set(starts[3:]) == {"without it"}
     assert any("sdpa" in line for line in advice.remedies)
     nobody = source_only.advice("apex", "0.1", needs, unfit="the wheel is for Python cp310")
@@ -75,7 +75,7 @@ def test_remedies_are_in_order() -> None:
     assert "no Python file of the project imports it" in nobody.remedies
 
 
-def test_where_a_module_is_imported(tmp_path: Path) -> None:
+def test_location_of_an_import_is_found(tmp_path: Path) -> None:
     files = {
         "train.py": "import torch\nimport flash_attn.bert_padding as b\n",
         "src/model.py": (

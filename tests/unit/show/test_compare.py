@@ -341,7 +341,7 @@ def test_list_of_builder_differences_is_used_only_here():
     ("text", "result"),
     [
         ("- {path: /a, field: mode}", "reason"),
-        ("- {path: /a, field: mode, reason: ' '}", "without a reason"),
+        ("- {path: /a, field: mode, reason: ' '}", "the reason is missing"),
         ("- {path: /a, field: mode, reason: x, because: y}", "because"),
         ("- {path: /a, field: mode, reason: x, like: that}", "like"),
         ("a: [", "not a list of accepted differences"),

@@ -42,11 +42,11 @@ def learned(package: str, versions: str, needs: str) -> Constraint:
     return Constraint(package=package, versions=versions, needs=needs, file="a.py", line=3)
 
 
-def test_the_tightest_bounds_and_their_packages() -> None:
+def test_tightest_bounds_are_shown_with_their_packages() -> None:
     explanation = dependencies.why(GRAPH, "numpy", "2025-01-01", ())
     assert [dependent.package for dependent in explanation.dependents] == ["pandas", "torch", "trl"]
     assert explanation.bounds == ">=1.25,<2"
-    assert dependencies.in_short(explanation) == "<2,>=1.25 (trl)"
+    assert dependencies.bounds_summary(explanation) == "<2,>=1.25 (trl)"
     assert explanation.target_spec is None
     lines = dict(dependencies.why_lines(explanation))
     assert lines["torch 2.6.0"] == "any version"
@@ -56,8 +56,8 @@ def test_the_tightest_bounds_and_their_packages() -> None:
 def test_requirements_of_the_target_are_bounds() -> None:
     explanation = dependencies.why(GRAPH, "trl", "2025-01-01", ())
     assert (explanation.target_spec, explanation.dependents) == ("==1.0", ())
-    assert dependencies.in_short(explanation) == "==1.0 (target)"
-    assert dependencies.in_short(dependencies.why(GRAPH, "pandas", "", ())) == "any version"
+    assert dependencies.bounds_summary(explanation) == "==1.0 (target)"
+    assert dependencies.bounds_summary(dependencies.why(GRAPH, "pandas", "", ())) == "any version"
 
 
 def test_learned_constraints_on_a_package_are_listed_with_evidence() -> None:

@@ -127,11 +127,11 @@ def test_wheels_come_before_debian_packages_and_x86_64_first():
         "  bash 1 → 2",
     ]
     assert lines[4].startswith("one → two arm64: ")
-    left = diff_sides.only(new, [Arch.ARM64])
+    left = diff_sides.select_arches(new, [Arch.ARM64])
     assert list(left.arch) == [Arch.ARM64]
-    assert diff_sides.only(new, []) is new
+    assert diff_sides.select_arches(new, []) is new
     with pytest.raises(NothingSelected, match="two has no x86_64; it has arm64"):
-        diff_sides.only(left, [Arch.X86_64])
+        diff_sides.select_arches(left, [Arch.X86_64])
 
 
 def of_wheels(name, versions, **properties):

@@ -114,7 +114,7 @@ def test_sources_are_of_the_packages_that_the_image_has(committed: dict[str, Env
     assert locked.endswith(" (the image has 0.33.0, from the lock)")
     absent = of(environment, "FLASHINFER_WORKSPACE_BASE").source
     assert absent[0].endswith(" (the image has no flashinfer-python)")
-    [citation] = of(environment, "VLLM_CACHE_ROOT").source  # the one of vllm 0.24.0 is left out
+    [citation] = of(environment, "VLLM_CACHE_ROOT").source  # the one of vllm 0.24.0 is omitted
     assert citation.startswith("vllm==0.8.5.post1 vllm/envs.py:")
     assert "(" not in of(committed["cu130-vllm"], "DO_NOT_TRACK").source[0]
     [at_run] = {setting.source for setting in environment.late if setting.name == "LOGNAME"}
@@ -166,7 +166,7 @@ def test_a_lock_that_differs_from_the_matrix_is_stale_and_shown_unchanged() -> N
 def test_variable_removed_from_matrix_is_reported() -> None:
     old = samples.lock(of=samples.matrix(env={"OLD": Variable(value="1", reason=samples.REASON)}))
     environment = image_environment.environment(samples.matrix(), "small", (Arch.X86_64,), old)
-    assert of(environment, "OLD").differs == "the matrix does not set it"
+    assert of(environment, "OLD").differs == "the matrix does not set this variable"
     assert of(environment, "PATH").differs == ""
 
 
@@ -333,7 +333,7 @@ def test_the_verb_prints_an_explanation(tmp_path: Path, command: Command) -> Non
     assert done.stdout.startswith(f"{TARGET} (x86_64): 6 variables in the image\n")
     shown = "\nPATH=/opt/venv/bin:/bin\n    commands come first\n    set by: image.env\n"
     assert shown in done.stdout
-    assert f"{TARGET}, when it runs: set by the job scripts of imgbuild slurm" in done.stdout
+    assert f"{TARGET}, at run time: set by the job scripts of imgbuild slurm" in done.stdout
     assert "    source: https://" in done.stdout
     assert "RAY_ADDRESS" not in done.stdout
 

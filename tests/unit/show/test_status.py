@@ -82,8 +82,8 @@ def test_target_with_unmet_requirement_is_skipped_unless_named(
     reachable = status.within_reach(project, sample_matrix, selected, ["*"], console)
     assert [item.name for item in reachable] == ["near"]
     output = " ".join(capfd.readouterr().err.split())
-    assert "small is skipped: it needs the index pytorch for torch, triton" in output
-    assert "to try it anyway, select it by name: small" in output
+    assert "skipping small, which needs the index pytorch for torch, triton" in output
+    assert "to lock it anyway, select it by name: small" in output
     reachable = status.within_reach(project, sample_matrix, selected, ["small", "near"])
     assert [item.name for item in reachable] == ["small", "near"]
 
@@ -98,10 +98,10 @@ def test_selection_without_targets_is_reported(tmp_path: Path) -> None:
     sample_matrix = msgspec.structs.replace(sample_matrix, targets=two)
     with pytest.raises(NothingSelected) as caught:
         status.within_reach(project, sample_matrix, selected, [])
-    assert caught.value.hint == "to try it anyway, select it by name: small"
+    assert caught.value.hint == "to lock it anyway, select it by name: small"
 
 
-def test_states_of_project_targets(sample: Sample, imgbuild: Command) -> None:
+def test_project_targets_have_states(sample: Sample, imgbuild: Command) -> None:
     # The target's torch comes from another index; it has a lock, so nothing is needed any more.
     lines = imgbuild("list", "--wide").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["target", TARGET, UNLOCKED]
@@ -125,7 +125,7 @@ def test_all_selects_locked_targets_and_reports_the_others(
     done = imgbuild("lock", "--check", "--all")
     assert (done.status, done.stdout) == (0, f"{TARGET} {sample.target_digests.digest}\n")
     output = " ".join(done.stderr.split())
-    assert f"{UNLOCKED} is skipped: it needs the index torch for torch" in output
+    assert f"skipping {UNLOCKED}, which needs the index torch for torch" in output
     assert imgbuild("lock", "--check", UNLOCKED).status == 5
 
 
@@ -189,7 +189,7 @@ def test_constraints_that_are_satisfied_leave_a_target_locked(sample: Sample) ->
     assert _states(sample)[TARGET].condition is Condition.STALE
 
 
-def test_a_stored_state_saves_reading_the_lock(
+def test_stored_state_is_used_instead_of_the_lock(
     sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = _states(sample)

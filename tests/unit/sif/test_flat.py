@@ -100,7 +100,7 @@ def test_each_path_appears_once_after_its_folder(layers):
         seen.append(path)
 
 
-def test_hard_link_to_hidden_file():
+def test_hard_link_to_hidden_file_keeps_content():
     stream = flat(
         members((info("usr/data"), b"kept")),
         members((info("opt/name", tarfile.LNKTYPE, linkname="usr/data"), b"")),

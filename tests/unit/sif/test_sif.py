@@ -83,7 +83,7 @@ def test_sif_architecture_is_read(tmp_path):
     assert container.arch_of(tmp_path / "x.sif") is Arch.ARM64
     for data in (b"", b"no SIF" * 99, (tmp_path / "x.sif").read_bytes().replace(b"04\0", b"05\0")):
         (tmp_path / "other").write_bytes(data)
-        with pytest.raises(InputError, match="is not a SIF for x86_64 or arm64"):
+        with pytest.raises(InputError, match="is not a SIF file for x86_64 or arm64"):
             container.arch_of(tmp_path / "other")
     with pytest.raises(InputError, match="No such file"):
         container.arch_of(tmp_path / "absent")
@@ -270,8 +270,9 @@ def test_older_mksquashfs_is_refused_with_hint(monkeypatch, text):
 
 def test_sif_files_are_named_after_images(tmp_path):
     layout_path = tmp_path / "build/small"
-    assert verb.placed(layout_path, None, ".sif", several=False) == tmp_path / "build/small.sif"
-    assert verb.placed(layout_path, tmp_path / "x", ".sif", several=False) == tmp_path / "x"
+    assert verb.file_path(layout_path, None, ".sif", several=False) == tmp_path / "build/small.sif"
+    assert verb.file_path(layout_path, tmp_path / "x", ".sif", several=False) == tmp_path / "x"
     assert (
-        verb.placed(layout_path, tmp_path / "x", ".sqsh", several=True) == tmp_path / "x/small.sqsh"
+        verb.file_path(layout_path, tmp_path / "x", ".sqsh", several=True)
+        == tmp_path / "x/small.sqsh"
     )

@@ -71,7 +71,7 @@ def test_newest_image_is_first_as_in_doctor(data: dict[str, Any]) -> None:
     assert cuda == sorted(cuda, reverse=True)
 
 
-def test_an_image_without_known_gpus_is_unknown() -> None:
+def test_compatibility_of_an_image_without_known_gpus_is_unknown() -> None:
     floors = Floors(cuda="99.0")
     needs = TargetNeeds(target="x", cuda="99.0", as_of="2026-01-01", floors={Arch.X86_64: floors})
     assert browser_data.image_data(needs, Arch.X86_64, 0, 5) == {

@@ -42,7 +42,7 @@ def test_commands_are_words_of_a_shell(shown: SiteTarget) -> None:
         assert all(len(shlex.split(line)) > 2 for line in lines if line != "sbatch job.sh")
 
 
-def test_the_job_is_one_of_kubernetes(shown: SiteTarget) -> None:
+def test_job_on_the_page_is_a_kubernetes_job(shown: SiteTarget) -> None:
     assert shown.lock is not None
     job = yaml.safe_load(commands.job(shown.lock).replace(commands.GPUS, "8"))
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -56,7 +56,7 @@ def test_the_job_is_one_of_kubernetes(shown: SiteTarget) -> None:
     assert container["args"][2:4] == ["--nproc-per-node", "8"]
 
 
-def test_the_job_is_that_of_render(shown: SiteTarget, sources: SiteSources) -> None:
+def test_job_on_the_page_matches_render(shown: SiteTarget, sources: SiteSources) -> None:
     """The page and `imgbuild render --format k8s-job` have one source."""
     words = commands.LAUNCH.replace(commands.GPUS, "8").split()
     options = RenderOptions(

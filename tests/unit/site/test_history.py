@@ -33,7 +33,7 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
         ('"format"', "{", "JSON"),
     ],
 )
-def test_another_file_is_refused(tmp_path: Path, old: str, new: str, match: str) -> None:
+def test_invalid_history_file_is_refused(tmp_path: Path, old: str, new: str, match: str) -> None:
     place = tmp_path / "history.json"
     place.write_text(codec.encode(HISTORY).decode().replace(old, new, 1))
     with pytest.raises(InputError) as error:
@@ -43,7 +43,7 @@ def test_another_file_is_refused(tmp_path: Path, old: str, new: str, match: str)
     assert match.replace("\\", "") in told or "valid" in told
 
 
-def test_the_longer_history_of_a_target_is_kept() -> None:
+def test_longer_history_of_a_target_is_kept() -> None:
     other = msgspec.structs.replace(CHANGE, commit="b" * 40)
     shallow = SiteHistory(targets={"cu124-vllm": (CHANGE,), "new": (CHANGE,)})
     whole = SiteHistory(targets={"cu124-vllm": (CHANGE, other)})

@@ -72,7 +72,7 @@ def test_packages_of_new_architecture_are_not_listed_as_new() -> None:
         ),
         (
             {"drop": [{"package": "fastapi-cli", "paths": ["bin/fastapi"]}]},
-            "left out: bin/fastapi of fastapi-cli",
+            "omitted: bin/fastapi of fastapi-cli",
         ),
         (
             {"settings": {**LOCK["settings"], "readme": "# x"}},
@@ -97,7 +97,7 @@ def test_packages_of_new_architecture_are_not_listed_as_new() -> None:
         ),
     ],
 )
-def test_a_change_of_base_or_settings_is_a_line(values: dict[str, Any], line: str) -> None:
+def test_changes_of_base_and_settings_have_one_line_each(values: dict[str, Any], line: str) -> None:
     assert changed(**values) == lock_changes.LockChanges(settings=(line,))
 
 

@@ -90,12 +90,12 @@ def test_smoke_test_result_applies_only_to_its_partition(command, tmp_path, monk
 def test_array_option_is_refused(command):
     done = command("build", TARGET, "--on", "slurm", "--sbatch=--array=0")
     assert done.status == 2
-    assert "--sbatch '--array=0': the script sets it" in done.stderr
+    assert "--sbatch '--array=0': the script sets this option" in done.stderr
 
 
 def test_array_without_job_number_is_found_by_name(tmp_path, monkeypatch):
     order(tmp_path, "1", ONE, job="")
-    monkeypatch.setattr(commands, "named", {"1": "42"}.__getitem__)
+    monkeypatch.setattr(commands, "job_named", {"1": "42"}.__getitem__)
     [task] = array.existing_tasks(tmp_path, "build", COMMAND, [ONE])
     assert task.order.job == "42"
 
@@ -248,7 +248,7 @@ def test_build_uses_allocated_cpus(tmp_path):
 def test_cluster_options_require_slurm(command: Command):
     answer = command("build", TARGET, "--partition", "gpu")
     assert answer.status == 2
-    assert "options of Slurm need --on slurm" in answer.stderr
+    assert "Slurm options require --on slurm" in answer.stderr
 
 
 @pytest.mark.parametrize(

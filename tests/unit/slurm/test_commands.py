@@ -148,9 +148,11 @@ def test_single_trainer_has_rank_and_gpu():
 
 @pytest.mark.parametrize("command", ["python", "python -u train.py", "python -c pass"])
 def test_python_options_with_accelerate_or_torchrun_are_refused(command):
-    with pytest.raises(InputError, match="accelerate starts Python; name the script only"):
+    with pytest.raises(
+        InputError, match="accelerate starts Python itself; specify only the script"
+    ):
         job_script(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
-    with pytest.raises(InputError, match="torchrun starts Python; name the script only"):
+    with pytest.raises(InputError, match="torchrun starts Python itself; specify only the script"):
         job_script(ScriptKind.TORCHRUN, command=tuple(command.split()))
 
 
@@ -229,21 +231,25 @@ def test_driver_is_not_requested_without_gpus():
             {},
             "--job single runs on one node, not 2; for several nodes: --job torchrun or --job ray",
         ),
-        (ScriptKind.TORCHRUN, {"command": ()}, "--job torchrun: no command; add it after --"),
+        (
+            ScriptKind.TORCHRUN,
+            {"command": ()},
+            "--job torchrun requires a command; add it after --",
+        ),
         (
             ScriptKind.TORCHRUN,
             {"command": ("torchrun", "train.py")},
-            "torchrun starts Python; name the script only: -- train.py",
+            "torchrun starts Python itself; specify only the script: -- train.py",
         ),
         (ScriptKind.TORCHRUN, {"model": "x"}, "--served-model and --job trl-server"),
-        (ScriptKind.RAY, {"command": ()}, "--job ray: no command; add it after --"),
-        (ScriptKind.VERL, {"allocation": with_(gpus=0)}, "--job verl needs GPUs"),
+        (ScriptKind.RAY, {"command": ()}, "--job ray requires a command; add it after --"),
+        (ScriptKind.VERL, {"allocation": with_(gpus=0)}, "--job verl requires GPUs"),
         (ScriptKind.TRL_SERVER, {}, "--served-model and --job trl-server"),
         (ScriptKind.RAY, {"model": "x"}, "--served-model and --job trl-server"),
         (
             ScriptKind.TRL_SERVER,
             {"allocation": with_(nodes=1), "model": "x"},
-            "--job trl-server needs --nodes 2 or more",
+            "--job trl-server requires --nodes 2 or more",
         ),
         (ScriptKind.RAY, {"allocation": with_(time="soon")}, "--time 'soon': expected minutes"),
         (ScriptKind.RAY, {"allocation": with_(memory="lots")}, "--mem 'lots': expected a number"),
@@ -258,13 +264,21 @@ def test_driver_is_not_requested_without_gpus():
             {"allocation": with_(more=("--x=1 2",))},
             "--sbatch '--x=1 2': expected an opt",
         ),
-        (ScriptKind.RAY, {"allocation": with_(more=("--job-name=x",))}, "the script sets it"),
+        (
+            ScriptKind.RAY,
+            {"allocation": with_(more=("--job-name=x",))},
+            "the script sets this option",
+        ),
         (
             ScriptKind.RAY,
             {"allocation": with_(more=("-N2",))},
-            "--sbatch '-N2': the script sets it",
+            "--sbatch '-N2': the script sets this option",
         ),
-        (ScriptKind.CHECK, {"allocation": with_(more=("--output=x",))}, "the script sets it"),
+        (
+            ScriptKind.CHECK,
+            {("allocation"): with_(more=("--output=x",))},
+            "the script sets this option",
+        ),
         (ScriptKind.RAY, {"stage": ("models",)}, "--stage 'models': expected an absolute path"),
         (
             ScriptKind.RAY,
@@ -340,7 +354,7 @@ def test_trl_without_server_is_refused():
 def test_env_variables_are_set_or_passed():
     variables = jobs.variables(["A=b=c", "TOKEN", "EMPTY="])
     assert variables == ((jobs.EnvVariable("A", "b=c"), jobs.EnvVariable("EMPTY", "")), ("TOKEN",))
-    with pytest.raises(InputError, match="not a variable name"):
+    with pytest.raises(InputError, match="not a valid variable name"):
         jobs.variables(["1A=b"])
     for word in ("UID=5", "SHELLOPTS", "SLURM_JOB_ID=1", "IMGBUILD_ENV_A=b"):
         with pytest.raises(InputError, match="only the shell, Slurm or the job script"):
@@ -360,7 +374,7 @@ def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
         form = "squashfs" if words else "sif"
         made_with = f"imgbuild build {TARGET} --format {form} --output {tmp_path}/{name}"
         assert made_with in " ".join(written.stderr.split())
-        here = "the script has this machine's path" in " ".join(written.stderr.split())
+        here = "the script uses the path" in " ".join(written.stderr.split())
         assert here == (not words)
         refused = command("slurm", TARGET, *words, "--submit", "--", "true")
         assert refused.status == 2
@@ -370,7 +384,7 @@ def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
 @each_row(
     ("words", "message"),
     [
-        ((), "the job requests no GPU: use --gpus N"),
+        ((), "the job requests no GPU; specify the number"),
         (("--gpus", "0"), ""),
         (("--gpus", "2"), ""),
         (
@@ -404,7 +418,7 @@ def test_only_check_tests_shared_memory(tmp_path, monkeypatch, capsys):
     command = Command(monkeypatch, capsys)
     done = command("slurm", TARGET, "--shared", "64", "--", "true")
     assert done.status == 2
-    assert "--shared needs --job check" in done.stderr
+    assert "--shared requires --job check" in done.stderr
 
 
 def test_sif_of_other_image_is_reported(tmp_path, monkeypatch, capsys):
@@ -414,7 +428,7 @@ def test_sif_of_other_image_is_reported(tmp_path, monkeypatch, capsys):
     command = Command(monkeypatch, capsys)
     done = command("slurm", TARGET, "--sif-file", str(sif), "--", "true")
     assert done.status == 0
-    assert "some.sif is not a SIF for x86_64 or arm64" in done.stderr
+    assert "some.sif is not a SIF file for x86_64 or arm64" in done.stderr
 
     objects = [container.Object(kind=container.JSON, name=files.CONFIG_OBJECT, data=b"{}")]
     sif.write_bytes(bytes(container.file_system_at(objects) + 4096))
@@ -426,7 +440,7 @@ def test_sif_of_other_image_is_reported(tmp_path, monkeypatch, capsys):
     locked = msgspec.structs.replace(
         sample.target_digests.arch[Arch.X86_64], config=digest_of(b"{}")
     )
-    slurm.same_image(
+    slurm.warn_if_other_image(
         sif, msgspec.structs.replace(sample.target_digests, arch={Arch.X86_64: locked})
     )
     assert "not the image" not in capsys.readouterr().err

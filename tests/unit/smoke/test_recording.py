@@ -90,7 +90,7 @@ def test_failed_run_is_recorded_with_cause(sample: Sample, imgbuild: Command) ->
     )
 
 
-def test_highest_passed_tier_on_any_architecture(sample: Sample) -> None:
+def test_highest_tier_passed_on_any_architecture_is_shown(sample: Sample) -> None:
     local_project = project_paths.find(sample.folder)
     assert recording.tested(local_project, sample.lock, Arch) is None
     for tier, case in (("static", PASSED), ("cpu", PASSED), ("gpu", FAILED)):
@@ -118,9 +118,9 @@ def _damaged(sample: Sample) -> Path:
 REFUSED: dict[str, tuple[Callable[[Sample], Path], str]] = {
     "configuration": (
         lambda sample: answer_file(sample, config=OTHER),
-        f"is of {TARGET} on x86_64 with configuration {OTHER}",
+        f"belongs to {TARGET} on x86_64 with configuration {OTHER}",
     ),
-    "architecture": (lambda sample: answer_file(sample, arch="arm64"), "has no image there"),
+    "architecture": (lambda sample: answer_file(sample, arch="arm64"), "has no image"),
     "target": (
         lambda sample: answer_file(sample, target="../x"),
         "'../x', which has no lock here",
@@ -139,11 +139,11 @@ REFUSED: dict[str, tuple[Callable[[Sample], Path], str]] = {
     ),
     "no GPU": (
         lambda sample: answer_file(sample, gpu=[]),
-        "tier gpu needs 1 GPU(s); it names none",
+        "tier gpu requires 1 GPU(s), but it lists none",
     ),
     "no GPU, failed": (
         lambda sample: answer_file(sample, FAILED, gpu=[]),
-        "tier gpu needs 1 GPU(s); it names none",
+        "tier gpu requires 1 GPU(s), but it lists none",
     ),
     "damaged file": (_damaged, "is not a valid report of imgbuild smoke"),
     "date": (
@@ -227,10 +227,10 @@ def test_results_of_environment_or_unknown_sif_are_refused(
     for words in (("--case", "nccl"), ("--model", str(sample.folder))):
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2
-        assert "--record needs a whole tier" in " ".join(done.stderr.split())
+        assert "--record requires a whole tier" in " ".join(done.stderr.split())
     done = imgbuild("smoke", TARGET, "--case", "nccl")
     assert done.status == 2
-    assert "--case nccl needs --tier" in " ".join(done.stderr.split())
+    assert "--case nccl requires --tier" in " ".join(done.stderr.split())
 
 
 def test_image_other_than_locked_is_not_tested(sample: Sample) -> None:
@@ -242,7 +242,7 @@ def test_image_other_than_locked_is_not_tested(sample: Sample) -> None:
     with pytest.raises(InputError, match="build/x is not a test record") as caught:
         recording.require_locked(local_project, sample.lock, Arch.X86_64, OTHER, "build/x")
     assert image.config in caught.value.message
-    with pytest.raises(InputError, match="has no image there"):
+    with pytest.raises(InputError, match="has no image"):
         recording.require_locked(local_project, sample.lock, Arch.ARM64, image.config, "build/x")
 
 
@@ -263,7 +263,7 @@ def test_record_depends_on_layers_but_not_annotations(sample: Sample, imgbuild: 
     assert row["images"][0]["tested"].startswith("gpu on NVIDIA H200")
     assert row["images"][0]["digest"] == after.manifest
     assert recorded(sample)[0].digest == before.manifest
-    named = f"gpu on an image of equal configuration, {before.manifest[:19]}…"
+    named = f"gpu on an image with the same configuration, {before.manifest[:19]}…"
     assert row["images"][0]["tested"].endswith(f"({named})")
     for words in ((), ("--tests",), (UNLOCKED,)):  # two targets are side by side
         assert named in " ".join(imgbuild("show", TARGET, *words).stdout.split())

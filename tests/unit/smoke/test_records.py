@@ -87,7 +87,7 @@ def test_records_round_trip_in_any_order(
 @given(some.lists(RUNS))
 def test_latest_run_counts_for_each_tier_and_gpu(runs: list[RecordedRun]) -> None:
     smoke_records = records.merge(SmokeRecords(target=TARGET), runs, CONTENTS)
-    counted = records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST])
+    counted = records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST])
     kinds = [(entry.tier, frozenset(entry.gpu)) for entry in counted]
     expected = {
         (entry.tier, frozenset(entry.gpu))
@@ -112,22 +112,22 @@ def test_failure_overrides_pass_until_later_pass() -> None:
     early, late = run("2026-11-21T00:00:00Z"), run("2026-11-23T00:00:00Z")
     failure = run("2026-11-22T00:00:00Z", good=False, through="docker")
     smoke_records = records.merge(SmokeRecords(target=TARGET), [failure, early], CONTENTS)
-    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (failure,)
+    assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (failure,)
     smoke_records = records.merge(smoke_records, [late], {})
-    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (late,)
+    assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (late,)
     assert len(smoke_records.runs) == 3
 
 
 def test_runs_of_other_content_do_not_count() -> None:
     smoke_records = records.merge(SmokeRecords(target=TARGET), [run()], CONTENTS)
-    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (run(),)
-    assert records.counting(smoke_records, Arch.ARM64, FIRST, LAYERS[FIRST]) == ()
-    assert records.counting(smoke_records, Arch.X86_64, SECOND, LAYERS[SECOND]) == ()
-    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[SECOND]) == ()
-    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST][1:]) == ()
+    assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (run(),)
+    assert records.counted_runs(smoke_records, Arch.ARM64, FIRST, LAYERS[FIRST]) == ()
+    assert records.counted_runs(smoke_records, Arch.X86_64, SECOND, LAYERS[SECOND]) == ()
+    assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[SECOND]) == ()
+    assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST][1:]) == ()
 
 
-def test_run_summary() -> None:
+def test_run_summary_counts_cases() -> None:
     assert records.words(run()) == "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"
     two = run(tier="multi-gpu", gpu=("NVIDIA H200",) * 2, good=False, driver="")
     assert records.words(two) == "multi-gpu failed on 2 NVIDIA H200, 2026-11-21"
@@ -175,17 +175,17 @@ def test_records_file_has_one_line_per_entry(tmp_path: Path) -> None:
         (
             '"result": "pass"',
             '"result": "fail"',
-            "runs[0].result: it does not agree with the numbers of cases",
+            "runs[0].result: it does not match the numbers of cases",
         ),
         (
             '"failed": 0',
             '"failed": 2',
-            "runs[0].result: it does not agree with the numbers of cases (found pass",
+            "runs[0].result: it does not match the numbers of cases (found pass",
         ),
         (
             '"passed": 12',
             '"passed": 0',
-            "runs[0].result: it does not agree with the numbers of cases (found pass",
+            "runs[0].result: it does not match the numbers of cases (found pass",
         ),
         (f'"config": "{FIRST}"', f'"config": "{SECOND}"', "runs[0].config: unknown digest"),
         ('"through": "unpacked"', '"through": "magic"', "expected one of docker, podman"),
@@ -197,7 +197,7 @@ def test_records_file_has_one_line_per_entry(tmp_path: Path) -> None:
         ('"runs": [', '"runs": [[', "Expected `object`, got `array` - at `$.runs[0]`"),
     ],
 )
-def test_damaged_records_error_has_place_and_value(
+def test_damaged_records_error_has_location_and_value(
     tmp_path: Path, old: str, new: str, words: str | None
 ) -> None:
     records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())

@@ -92,7 +92,7 @@ def test_invalid_account_files_are_refused(tmp_path, members, text):
         {"usr/bin": "/bin", "bin": "usr/sbin", "usr/sbin/python3": b""},
     ],
 )
-def test_valid_base_pythons(tmp_path, members):
+def test_valid_base_pythons_are_accepted(tmp_path, members):
     bases.refuse_other_python(base(), read(tmp_path, members))
 
 

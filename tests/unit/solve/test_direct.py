@@ -42,7 +42,7 @@ def test_requirement_lines_have_extras_bounds_and_url_version():
     )
 
 
-def test_one_url_on_all_architectures():
+def test_package_must_have_one_url_on_all_architectures():
     first, second = package("https://files.example/a.whl"), package("https://files.example/b.whl")
     assert direct.of_arches(
         {Arch.X86_64: {"demo": first}, Arch.ARM64: {"demo": first}}

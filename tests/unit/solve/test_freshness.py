@@ -69,7 +69,7 @@ def test_pinned_package_is_not_outdated(ask):
     assert lag_lines(ask({"hydra": "0.11"}), "open") == []
 
 
-def test_package_held_by_cut_off(ask):
+def test_package_held_back_by_cut_off_is_reported(ask):
     chosen = [
         ChosenPackage(package="hydra", version="1.3"),
         ChosenPackage(package="open", version="1.0"),

@@ -22,7 +22,7 @@ COMMIT = "abcdef0123456789abcdef0123456789abcdef01"
         ("https://a.example/x-1-py3-none-any.whl", "not the URL of a git repository"),
     ],
 )
-def test_invalid_git_urls_are_refused_with_place_value_and_format(tmp_path, text, reason):
+def test_invalid_git_urls_are_refused_with_location_value_and_format(tmp_path, text, reason):
     context = Context(Store(tmp_path), Http(offline=True))
     with pytest.raises(InputError) as raised:
         git_tree.read(text, "--replace x", context, form="write it as X")
@@ -32,7 +32,7 @@ def test_invalid_git_urls_are_refused_with_place_value_and_format(tmp_path, text
     assert "word@" not in raised.value.message
 
 
-def test_unreachable_repository_error_has_place(tmp_path):
+def test_unreachable_repository_error_has_location(tmp_path):
     context = Context(Store(tmp_path), Http(offline=True))
     with pytest.raises(FetchFailed, match=r"^setup.py, line 3: https://a.example/x at HEAD is not"):
         git_tree.read("git+https://a.example/x", "setup.py, line 3", context, form="")
@@ -51,7 +51,7 @@ def test_unreachable_repository_error_has_place(tmp_path):
         ("", 7, "0.1.dev7+gabcdef012"),
     ],
 )
-def test_commit_version(tag, distance, version):
+def test_version_is_derived_from_commit(tag, distance, version):
     assert git_tree.version_of(tag, distance, COMMIT) == version
 
 

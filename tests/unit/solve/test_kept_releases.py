@@ -40,7 +40,7 @@ def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SolveProblem:
         ({"transformers": "5.0", "vllm": "1.0"}, ["transformers<5", "vllm<0.12"]),
     ],
 )
-def test_moved_releases_and_bounds(
+def test_moved_releases_and_bounds_are_reported(
     problem: SolveProblem, chosen: dict[str, str], bounds: list[str]
 ) -> None:
     assert [each.bound for each in moves(problem, chosen)] == bounds

@@ -16,7 +16,7 @@ from tests.support.rows import each_row
         ("pyproject.toml", 'requires = ["maturin>=1"]', "extension module"),
     ],
 )  # fmt: skip
-def test_compiled_code_is_reported_with_place(name, text, words):
+def test_compiled_code_is_reported_with_location(name, text, words):
     assert words in str(native_code.signs({name: text}))
 
 

@@ -94,7 +94,7 @@ def reason(index, tmp_path):
         ("absent", "1.0", "absent: the index pypi has no such package"),
     ],
 )  # fmt: skip
-def test_reason_for_unavailable_pin(reason, package, version, words):
+def test_unavailable_pin_is_explained(reason, package, version, words):
     assert reason(package, version) == words
 
 

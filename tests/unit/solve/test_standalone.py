@@ -42,7 +42,7 @@ def source(site: Site, digest: str = "", arch: Arch = X86) -> StandalonePython:
     )
 
 
-def test_locked_fields_of_archive(site, context):
+def test_archive_is_locked_with_all_fields(site, context):
     locked = standalone.resolve(source(site), X86, context)
     data = site.files[PATH]
     assert (locked.file, locked.size, locked.sha256) == (NAME, len(data), sha256(data))

@@ -3,7 +3,7 @@
 from imgbuild.solve.uv import DEFAULT_INDEX, PIP_INDEX, parse
 
 
-def test_requirements_with_requesting_packages():
+def test_requirements_are_listed_with_requesting_packages():
     text = (
         "torch==2.6.0+cu124   # via -r -, vllm\nZope.Interface==7.0\n# a comment\n--index-url x\n"
     )

@@ -99,7 +99,7 @@ def test_name_outside_folder_is_an_error(tmp_path, name, use):
     before = state(tmp_path)
     with (
         OpenFolder.open(folder) as opened,
-        pytest.raises(InputError, match="is not a relative path below it"),
+        pytest.raises(InputError, match="is not a path inside this folder"),
     ):
         use(opened, name)
     assert state(tmp_path) == before

@@ -385,7 +385,7 @@ def test_folder_or_pipe_is_not_a_file(state, tmp_path):
             KnownHashes(state).matches(tmp_path / name, sha256(GOOD))
 
 
-def test_records_location(monkeypatch, tmp_path):
+def test_state_folder_follows_xdg_variable(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME")
     assert known_hashes.state_folder() == tmp_path / ".local/state/imgbuild"

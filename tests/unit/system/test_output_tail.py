@@ -53,7 +53,7 @@ def test_order_is_kept_if_both_streams_are_one_file(tmp_path: Path) -> None:
     assert tail.text() == streams[1].read_text() == expected
 
 
-def test_terminal_is_left_as_it_is(tmp_path: Path) -> None:
+def test_terminal_settings_are_unchanged(tmp_path: Path) -> None:
     leader, terminal = os.openpty()
     with _streams(tmp_path):
         os.dup2(terminal, 2)

@@ -32,7 +32,7 @@ def test_quoted_arguments_are_split_unchanged_by_shell(texts: list[str]) -> None
 
 
 @given(LINES)
-def test_dockerfile_value_round_trip(text: str) -> None:
+def test_dockerfile_value_survives_round_trip(text: str) -> None:
     written = quoting.dockerfile_value(text)
     if written.startswith('"'):
         assert re.fullmatch(r'"(?:[^"\\$]|\\["\\$])*"', written)
@@ -43,7 +43,7 @@ def test_dockerfile_value_round_trip(text: str) -> None:
 
 
 @given(TEXTS)
-def test_string_round_trip_as_json_and_python(text: str) -> None:
+def test_string_survives_round_trip_as_json_and_python(text: str) -> None:
     assert json.loads(quoting.string(text)) == text
     assert quoting.string(text).isascii()
     assert not re.search(f"[{CONTROLS}]", quoting.string(text))

@@ -63,7 +63,7 @@ def test_leftovers_of_killed_writer_are_removed(tmp_path):
     assert all(path.read_bytes() == b"mine" for path in others)
 
 
-def test_link_in_place_of_file_is_refused(tmp_path):
+def test_link_instead_of_file_is_refused(tmp_path):
     (tmp_path / "target").write_bytes(b"mine")
     (tmp_path / "out").symlink_to(tmp_path / "target")
     with (

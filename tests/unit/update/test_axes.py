@@ -52,7 +52,7 @@ def test_newer_final_releases_are_newest_first(indexes):
     assert not axis.waiting
 
 
-def test_a_release_of_the_last_week_waits(indexes):
+def test_release_of_the_last_week_waits_for_the_cool_down(indexes):
     axis = axes.axis(indexes, "trl", "1.9.2", WEEK, nothing_fixed)
     assert versions(axis.releases) == ["1.16.0", "1.15.0"]
     assert versions(axis.waiting) == ["1.17.0"]

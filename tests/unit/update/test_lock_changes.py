@@ -57,7 +57,7 @@ def test_foreign_texts_are_code_spans():
     assert columns <= {5, 4, 0}
 
 
-def test_text_without_a_new_row():
+def test_text_explains_a_missing_new_row():
     item = RowUpdate(source="a", refused=row_update().refused)
     text = lock_changes.markdown([item])
     assert text.startswith(lock_changes.NOTHING)

@@ -91,7 +91,7 @@ def test_pins_block_newer_versions_and_unpinned_packages_do_not(site: Site, tmp_
     assert helper.reasons == ("engine 1.0 requires helper<2",)
 
 
-def test_a_version_whose_extra_needs_a_newer_pinned_package_cannot_be_taken(
+def test_version_whose_extra_needs_a_newer_pinned_package_is_blocked(
     tmp_path: Path,
 ) -> None:
     index = LocalIndex()
@@ -121,7 +121,9 @@ def test_pre_releases_are_not_newer_versions(site: Site, tmp_path: Path) -> None
 def test_torch_of_another_cuda_release_is_named(site: Site, tmp_path: Path) -> None:
     wanted = {"torch": PINNED["torch"]}
     rows = look(site, tmp_path, {"torch": "2.6.0"}, wanted, cuda="12.4")
-    assert rows["torch"].reasons == ("its wheel is built for CUDA 12.6, the set has CUDA 12.4",)
+    assert rows[("torch")].reasons == (
+        "its wheel is built for CUDA 12.6, but the package set has CUDA 12.4",
+    )
     rows = look(site, tmp_path, {"torch": "2.6.0"}, wanted, cuda="12.6")
     assert rows["torch"].allowed == "2.7.0"
 
@@ -172,7 +174,7 @@ def file(name: str, python: str | None = None) -> IndexFile:
     [
         ([file("a-1-py3-none-any.whl")], (X86, ARM), ()),
         ([file("a-1-py3-none-any.whl", ">=3.12")], (X86,),
-         ("requires Python >=3.12, the set has 3.11.2",)),
+         ("requires Python >=3.12, but the package set has 3.11.2",)),
         ([file("a-1-cp311-cp311-manylinux_2_17_x86_64.whl")], (X86, ARM),
          ("no wheel for arm64 with Python 3.11",)),
         ([file("a-1-cp312-cp312-manylinux_2_17_x86_64.whl")], (X86,),
@@ -181,7 +183,7 @@ def file(name: str, python: str | None = None) -> IndexFile:
         ([file("a-1-py3-none-any.whl", "not a specifier")], (X86,), ()),
     ],
 )  # fmt: skip
-def test_reasons_for_incompatible_files(
+def test_incompatible_files_have_reasons(
     files: list[IndexFile], machines: tuple[Tags, ...], reasons: tuple[str, ...]
 ) -> None:
     assert newer.file_reasons(files, machines) == reasons

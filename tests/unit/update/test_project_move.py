@@ -138,7 +138,7 @@ def test_a_target_used_by_other_rows_is_kept(folder: Path) -> None:
         ("oci:build/small", "small", False),
     ],
 )
-def test_a_place_of_layers_is_kept_if_it_can_have_the_new_ones(
+def test_location_of_layers_is_kept_if_it_has_the_new_ones(
     folder: Path, image: str, name: str, *, keeps: bool
 ) -> None:
     assert project_move.keeps_image(image, move(folder, ("trainer",), name=name)) is keeps
@@ -166,7 +166,7 @@ def conflicts(folder: Path, planned: ProjectMove, row: str = "trainer") -> list[
     return project_move.conflicts(row, value.targets[row], planned, folder, matrix, context)
 
 
-def test_every_conflict_is_listed_with_its_place(folder: Path) -> None:
+def test_every_conflict_is_listed_with_its_location(folder: Path) -> None:
     planned = move(folder, ("trainer",))
     assert conflicts(folder, planned) == []
     text = "fine\ngadget\npinned==1.0\nnosuch>=2\n"
@@ -182,12 +182,12 @@ def test_every_conflict_is_listed_with_its_place(folder: Path) -> None:
         )
     )
     assert conflicts(folder, planned) == [
-        "pyproject.toml:4: requires Python <3.11, large has 3.11",
-        "requirements.txt:5: requires numpy<2.4, large has 2.4.0",
-        "matrix.yaml: requires numpy<2.3, large has 2.4.0",
+        "pyproject.toml:4: requires Python <3.11, but large has 3.11",
+        "requirements.txt:5: requires numpy<2.4, but large has 2.4.0",
+        "matrix.yaml: requires numpy<2.3, but large has 2.4.0",
         "requirements.txt:4: nosuch>=2: the index has no such package",
-        "requirements.txt:2: gadget 1.0 requires numpy<2.3, large has 2.4.0",
-        "requirements.txt:3: pinned 1.0 requires numpy==2.2.6, large has 2.4.0",
+        "requirements.txt:2: gadget 1.0 requires numpy<2.3, but large has 2.4.0",
+        "requirements.txt:3: pinned 1.0 requires numpy==2.2.6, but large has 2.4.0",
     ]
 
 
@@ -214,7 +214,7 @@ def test_an_architecture_that_the_target_lacks_is_a_conflict(folder: Path) -> No
     reasons = project_move.conflicts(
         "trainer", row, planned, folder, published.load(matrix), context
     )
-    assert reasons == ["matrix.yaml: trainer is for arm64, large is not"]
+    assert reasons == ["matrix.yaml: trainer is for arm64, but large is not"]
 
 
 def test_rows_are_all_or_those_named(folder: Path) -> None:
@@ -226,5 +226,5 @@ def test_rows_are_all_or_those_named(folder: Path) -> None:
         project_move.rows_of(value, ("nosuch",))
     apart = msgspec.structs.replace(value.targets["other"], like="third")
     value = msgspec.structs.replace(value, targets={**value.targets, "other": apart})
-    with pytest.raises(InputError, match="use several targets: small, third"):
+    with pytest.raises(InputError, match="use different targets: small, third"):
         project_move.rows_of(value, ())

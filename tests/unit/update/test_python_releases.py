@@ -99,7 +99,7 @@ def newer(
     return python_releases.newer(base, Context.open(root=tmp_path / "cache"), before)
 
 
-def test_the_newest_release_for_all_architectures_on_the_same_server(
+def test_newest_release_for_all_architectures_is_found_on_the_same_server(
     site: Site, tmp_path: Path
 ) -> None:
     update = newer(tmp_path, source(site))
@@ -123,7 +123,9 @@ def test_base_of_one_architecture_requires_only_its_builds(site: Site, tmp_path:
     assert update.archives == {Arch.X86_64: placed}  # its own server has no folder of the build
 
 
-def test_a_newer_build_of_the_same_version_and_the_cool_down(site: Site, tmp_path: Path) -> None:
+def test_newer_build_of_the_same_version_waits_for_the_cool_down(
+    site: Site, tmp_path: Path
+) -> None:
     update = newer(tmp_path, source(site), datetime.date(2026, 10, 21))
     assert update is not None
     assert update.newest == "3.12.11+20260301"
@@ -158,12 +160,12 @@ def test_unusable_list_is_an_error(
     assert message in " ".join((error.message, *map(str, problems)))
 
 
-def test_a_list_or_a_name_that_is_absent(site: Site, tmp_path: Path) -> None:
+def test_missing_list_and_missing_name_are_reported(site: Site, tmp_path: Path) -> None:
     site.files.clear()
     with pytest.raises(FetchFailed, match="404"):
         newer(tmp_path, source(site))
     archives = {Arch.X86_64: "https://host.example/python.tar.gz"}
-    with pytest.raises(InputError, match=r"'python.tar.gz' is not named as an archive"):
+    with pytest.raises(InputError, match=r"'python.tar.gz' is not a file name"):
         newer(tmp_path, source(site, archives=archives))
     assert len(site.requests) == 1
 

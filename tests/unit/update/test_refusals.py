@@ -52,11 +52,11 @@ def test_refusal_applies_while_causes_are_unchanged():
         {"newest": {**NEWEST, "deepspeed": "0.20.0"}.get},
     ],
 )
-def test_a_changed_cause_ends_a_refusal(changes):
+def test_refused_version_is_tried_again_after_its_cause_changed(changes):
     assert not trial.holds(REFUSED, inputs(**changes))
 
 
-def test_a_shorter_list_of_versions_is_no_new_cause():
+def test_shorter_list_of_versions_does_not_change_the_cause():
     assert trial.holds(REFUSED, inputs(newest={**NEWEST, "deepspeed": "0.19.7"}.get))
     assert trial.holds(REFUSED, inputs(newest={}.get))
 

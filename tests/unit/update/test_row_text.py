@@ -112,7 +112,7 @@ def test_new_base_follows_its_source(real):
     assert "# librdmacm1, with a 64-bit time_t" in text.split("debian-13-20261128:")[1]
 
 
-def test_the_last_row_of_a_file_without_a_last_line_break():
+def test_last_row_without_a_line_break_is_kept():
     matrix = loads(RIGHT.encode(), "m.yaml")
     row = updated(matrix, "cu124-vllm", {"trl": "0.19.0"})
     data = RIGHT.rstrip("\n").encode()
@@ -141,7 +141,7 @@ def test_a_text_that_would_be_read_as_another_row_is_refused():
     row = updated(matrix, "cu124-vllm", {"trl": "0.19.0"})
     changed = msgspec.structs.replace(row.target, flashinfer=Flashinfer(mode="jit", reason="R" * 9))
     row = msgspec.structs.replace(row, target=changed)
-    with pytest.raises(InputError, match="so that it is read as intended"):
+    with pytest.raises(InputError, match="without changing its meaning"):
         row_text.with_row(RIGHT.encode(), "m.yaml", "cu124-vllm", row, "debian-12")
 
 

@@ -123,7 +123,9 @@ def test_files_changed_meanwhile_are_kept(
 ) -> None:
     assert interrupted(project, monkeypatch, 7)
     (project.root / "matrix.yaml").write_bytes(b"edited\n")
-    with pytest.raises(InputError, match=r"these files were changed: matrix\.yaml") as caught:
+    with pytest.raises(
+        InputError, match=r"these files were changed after an interrupted update: matrix\.yaml"
+    ) as caught:
         transaction.recover(project)
     assert str(transaction.folder_of(project)) in str(caught.value.hint)
     assert (project.root / "matrix.yaml").read_bytes() == b"edited\n"
@@ -152,7 +154,7 @@ def test_new_content_that_contradicts_the_journal_is_refused(
         transaction.recover(project)
 
 
-def test_a_link_in_place_of_the_folder_is_refused(project: Project, tmp_path: Path) -> None:
+def test_a_link_instead_of_the_folder_is_refused(project: Project, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (project.folder / UPDATE).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"\.imgbuild-update"):

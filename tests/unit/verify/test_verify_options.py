@@ -38,7 +38,9 @@ def test_checks_requiring_key_fail_without_lock(sample):
     assert failures["lock"] == (
         "none is attached; pass one with --target or --lock; --key requires this check"
     )
-    assert failures["provenance"].endswith("no lock to compare it with; --key requires this check")
+    assert failures["provenance"].endswith(
+        "no lock to compare the image with; --key requires this check"
+    )
 
 
 def test_options_requiring_lock_fail_without_it(sample):
@@ -143,7 +145,7 @@ def test_unsigned_lock_is_not_built(sample):
     other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
     failures = sample.failed(key=other.public, rebuild=built)
     assert failures["rebuild"] == (
-        "not built: the check of the lock's origin failed; --rebuild requires this check"
+        "not built, because the check of the lock's origin failed; --rebuild requires this check"
     )
     sample.unsign(sample.top, kinds=(in_toto.PROVENANCE,))
     assert "rebuild" in sample.failed(rebuild=built)

@@ -30,14 +30,14 @@ def test_different_contents_are_a_conflict() -> None:
     assert str(conflicts[1]) == "bin/y has different contents in a, b"
 
 
-def test_file_in_place_of_folder_is_a_conflict() -> None:
+def test_file_instead_of_folder_is_a_conflict() -> None:
     tables = {"a": [InstalledFile("lib/x", 1, 2)], "b": [InstalledFile("lib/x/y/z", 1, 2)]}
     (conflict,) = find(tables)
     assert conflict == PathConflict(path="lib/x", owners=("a", "b"), folder=True)
     assert "folder" in str(conflict)
 
 
-def test_conflict_table(tmp_path: Path) -> None:
+def test_conflicts_are_found(tmp_path: Path) -> None:
     part = Slice(path=tmp_path, offset=0, length=5, deflated=True, crc=77)
     members = [
         Member(path="opt/venv/lib/site/a", content=part, size=9),

@@ -210,7 +210,7 @@ def test_paths_depend_on_prefix_and_python(tmp_path: Path) -> None:
     assert "srv/env/lib/python3.13/site-packages/demo-1.0.dist-info/METADATA" in paths
 
 
-def test_wheel_layer_digest(tmp_path: Path) -> None:
+def test_wheel_layer_has_golden_digest(tmp_path: Path) -> None:
     path = make(tmp_path, {"demo/__init__.py": b"x = 1\n" * 1000})
     sink = io.BytesIO()
     write_layer(installed(path).values(), sink)

@@ -23,7 +23,7 @@ def test_round_trip_is_lossless(files: dict[str, tuple[str, int]]) -> None:
     assert write_record(reversed(rows.values())) == text
 
 
-def test_record_text() -> None:
+def test_record_is_written_as_text() -> None:
     rows = [
         RecordRow(path="b,c", digest="sha256=x", size=1),
         RecordRow(path="B", digest="", size=None),

@@ -50,7 +50,7 @@ def test_invalid_entry_points_are_refused(text: str) -> None:
         entry_points(text, "w.whl")
 
 
-def test_launcher_runs() -> None:
+def test_created_launcher_runs_its_function() -> None:
     entry = EntryPoint(name="x", module="pkg.mod", attribute="Class.method")
     text = launcher(entry, "/opt/venv/bin/python")
     assert text.startswith(b"#!/opt/venv/bin/python\n")

@@ -137,7 +137,7 @@ def sbom(
 def _places(
     layers: tuple[Layer, ...], target_digests: Mapping[Digest, LayerDigests]
 ) -> dict[Sha256, LayerDigests]:
-    """The sha256 of a wheel, deb, archive or added file → the layer that it is in."""
+    """The layer of each wheel, Debian package, archive and added file, by sha256."""
     places: dict[Sha256, LayerDigests] = {}
     for layer in layers:
         place = target_digests[layer.id]
@@ -171,7 +171,7 @@ def _added_components(
 
 
 def _cpe_of_cpython(version: str) -> str:
-    """The CPE of 3.12.11, or of 3.15.0rc1, whose update is rc1."""
+    """The CPE of CPython `version`, in which a pre-release such as rc1 is the update."""
     release = Version(version).base_version
     return CPYTHON_CPE.format(release, version.removeprefix(release) or "*")
 

@@ -104,7 +104,7 @@ def read(data: bytes, file: str) -> SbomPackages:
     hint = "restore it from git, or delete it and lock again"
     packages = codec.decode(data, SbomPackages, file=file, what="list of packages", hint=hint)
     if packages.format != PACKAGES_FORMAT:
-        message = f"{file}: format {packages.format}; expected format {PACKAGES_FORMAT}"
+        message = f"{file}: unsupported format {packages.format} (expected {PACKAGES_FORMAT})"
         raise LockStale(
             message, hint="use the version of imgbuild that wrote it, or delete it and lock again"
         )
@@ -145,7 +145,7 @@ def merge(sbom_packages: SbomPackages, new_packages: Mapping[Sha256, Package]) -
         if recorded is None or not recorded.is_current:
             packages[key] = package
         elif recorded != package:
-            message = f"{key} was recorded as {recorded} and is now {package}"
+            message = f"{key} was recorded as {recorded}, but is now {package}"
             raise IntegrityError(message, hint="delete images/packages.json and lock again")
     return SbomPackages(packages=dict(sorted(packages.items())))
 
@@ -189,13 +189,13 @@ def _remembered(item: Wheel | Deb, store: Store) -> Package | None:
     cached = store.fact(FACT, item.sha256)
     if cached is not None:
         return msgspec.json.decode(cached, type=Package)
-    package = _of_deb(item, store) if isinstance(item, Deb) else _of_wheel(item, store)
+    package = _deb_package(item, store) if isinstance(item, Deb) else _wheel_package(item, store)
     if package is not None:
         store.put_fact(FACT, item.sha256, msgspec.json.encode(package))
     return package
 
 
-def _of_wheel(wheel: Wheel, store: Store) -> Package | None:
+def _wheel_package(wheel: Wheel, store: Store) -> Package | None:
     data = store.fact(METADATA, wheel.sha256)
     if data is None:
         path = store.file(wheel.sha256)
@@ -232,7 +232,7 @@ def named(line: str) -> set[str]:
     }
 
 
-def _of_deb(deb: Deb, store: Store) -> Package | None:
+def _deb_package(deb: Deb, store: Store) -> Package | None:
     path = store.file(deb.sha256)
     if path is None:
         return None

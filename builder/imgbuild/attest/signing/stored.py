@@ -116,12 +116,12 @@ def _bundled(blobs: BlobReader, descriptor: Descriptor) -> Iterator[StoredSignat
         data = blobs.read(layer)
         bundle = codec.decode(data, Bundle, file=label, what="bundle")
         if bundle.dsse_envelope is not None:
-            yield _of_envelope(bundle.dsse_envelope, label, bundle.hint)
+            yield _envelope_signature(bundle.dsse_envelope, label, bundle.hint)
 
 
 def _collected(data: bytes, layer: Descriptor, place: str) -> StoredSignature:
     if layer.media_type == forms.DSSE:
-        return _of_envelope(codec.decode(data, Envelope, file=place, what="envelope"), place)
+        return _envelope_signature(codec.decode(data, Envelope, file=place, what="envelope"), place)
     claim = codec.decode(data, ImageClaim, file=place, what="signature")
     try:
         signed = b64decode(layer.annotations.get(forms.SIGNATURE_NOTE, ""), validate=True)
@@ -137,7 +137,7 @@ def _collected(data: bytes, layer: Descriptor, place: str) -> StoredSignature:
     )
 
 
-def _of_envelope(envelope: Envelope, place: str, hint: str = "") -> StoredSignature:
+def _envelope_signature(envelope: Envelope, place: str, hint: str = "") -> StoredSignature:
     # The envelope has the type of its payload; not every payload is a statement.
     stated = envelope.payload_type == in_toto.PAYLOAD_TYPE
     statement = envelope.statement(place) if stated else None

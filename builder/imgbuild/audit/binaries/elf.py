@@ -82,7 +82,7 @@ class Malformed(Exception):
 def read_elf(
     opened: Callable[[], Iterator[bytes]], file: str, *, end_size: int = KEPT
 ) -> ElfFacts | None:
-    """The facts of one file; `opened` opens its stream, for some large files a second time.
+    """The facts of one file; `opened` opens its stream, which may happen twice for large files.
 
     `end_size` is the number of bytes buffered at each end. None for a file that is not ELF or
     is damaged, for object files, and for files that the dynamic linker would reject.
@@ -117,7 +117,7 @@ def read_elf_file(path: Path, file: str) -> ElfFacts | None:
 
 
 def _head(first: bytes, file: str) -> ElfFacts | None:
-    """Facts from the first bytes: None if not ELF; with `gpu`, the file is a GPU program."""
+    """Facts from the first bytes; None if the file is not ELF; with `gpu`, it is a GPU program."""
     if not first.startswith(MAGIC) or len(first) < HEADER.size or first[4:6] != LITTLE_64:
         return None
     _, kind, machine, *_, flags = HEADER.unpack_from(first)[:8]
@@ -220,7 +220,7 @@ class Tables:
         """The first section of a type."""
         return next((section for section in self.sections if section.kind == kind), None)
 
-    def called(self, name: bytes) -> Section | None:
+    def named(self, name: bytes) -> Section | None:
         """The section named `name`."""
         if self._names >= len(self.sections):
             return None
@@ -237,7 +237,7 @@ class Tables:
 
     def constants(self) -> bytes:
         """The content of .rodata; empty if there is none or it is too large."""
-        section = self.called(b".rodata")
+        section = self.named(b".rodata")
         return self.read(section) if section is not None and section.size <= LARGEST_TEXT else b""
 
     def content(self, ranges: Iterable[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
@@ -403,7 +403,7 @@ def _packed(hashes: Iterable[bytes]) -> bytes:
 
 
 def numpy_api(constants: bytes) -> int:
-    """The numpy C API that a library uses: 2 has both names of the core module, 1 the old one."""
+    """The numpy C API that a library uses: 2 if it has both names of the core module, else 1."""
     if NEW_NUMPY in constants:
         return 2
     return 1 if OLD_NUMPY in constants else 0

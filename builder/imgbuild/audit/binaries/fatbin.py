@@ -36,34 +36,34 @@ class FatbinScanner:
             self._at = begin + len(piece)
             return
         data = self._rest + piece
-        place = 0
+        offset = 0
         while True:
             if self._entry < self._end:
-                place = self._entry - self._at
-                if place + ENTRY_NEEDS > len(data):
+                offset = self._entry - self._at
+                if offset + ENTRY_NEEDS > len(data):
                     break
-                self._read_entry(data, place)
+                self._read_entry(data, offset)
                 continue
-            offset = data.find(START, max(place, self._end - self._at, 0))
-            if offset < 0:
-                place = max(len(data) - len(START) + 1, self._end - self._at)
+            start = data.find(START, max(offset, self._end - self._at, 0))
+            if start < 0:
+                offset = max(len(data) - len(START) + 1, self._end - self._at)
                 break
-            place = offset
-            if offset + HEADER.size > len(data):
+            offset = start
+            if start + HEADER.size > len(data):
                 break
-            size = HEADER.unpack_from(data, offset)[3]
-            self._entry = self._at + offset + HEADER.size
+            size = HEADER.unpack_from(data, start)[3]
+            self._entry = self._at + start + HEADER.size
             self._end = self._entry + size
-        place = max(0, min(place, len(data)))
-        self._rest = data[place:]
-        self._at += place
+        offset = max(0, min(offset, len(data)))
+        self._rest = data[offset:]
+        self._at += offset
 
-    def _read_entry(self, data: bytes, place: int) -> None:
-        kind, _, header, payload, _, _, minor, major, arch = ENTRY.unpack_from(data, place)
+    def _read_entry(self, data: bytes, offset: int) -> None:
+        kind, _, header, payload, _, _, minor, major, arch = ENTRY.unpack_from(data, offset)
         if kind not in (PTX, MACHINE_CODE) or header < 32 or not 20 <= arch <= 999:
             self._end = self._entry  # no entry: this is padding, or not a fat binary
             return
-        (flags,) = struct.unpack_from("<Q", data, place + FLAGS_AT)
+        (flags,) = struct.unpack_from("<Q", data, offset + FLAGS_AT)
         # Only this architecture, its family, or also later ones.
         suffix = "a" if flags & ONE_ARCH else "f" if flags & ONE_FAMILY else ""
         if kind == PTX:

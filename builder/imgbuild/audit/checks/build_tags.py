@@ -12,7 +12,7 @@ from imgbuild.audit.checks.findings import FindingPlace, finding_at
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.report import Finding, Relation, Severity
 from imgbuild.values import Arch
-from imgbuild.wheel.build_tag import build_tag, torch_cxx11
+from imgbuild.wheel.local_version import local_version_label, torch_cxx11
 
 CHECK = "metadata"
 TORCH = "torch"
@@ -22,19 +22,19 @@ ABIS = {True: "the C++11 ABI (cxx11abiTRUE)", False: "the pre-C++11 ABI (cxx11ab
 def check(package_set: PackageSet, cuda: str) -> list[Finding]:
     """One error per contradiction; `cuda` is the CUDA release of the set, "" if unknown."""
     torch = package_set.version(TORCH)
-    cuda = build_tag(torch or "").cuda or cuda
+    cuda = local_version_label(torch or "").cuda or cuda
     return [
         finding
         for package in package_set.packages
         if package != TORCH
-        for finding in _of_package(package_set, package, torch, cuda)
+        for finding in _package_findings(package_set, package, torch, cuda)
     ]
 
 
-def _of_package(
+def _package_findings(
     package_set: PackageSet, package: str, torch: str | None, cuda: str
 ) -> Iterator[Finding]:
-    tag = build_tag(package_set.version(package) or "")
+    tag = local_version_label(package_set.version(package) or "")
     if tag.cuda and cuda and tag.cuda.partition(".")[0] != cuda.partition(".")[0]:
         yield _finding(
             package_set, package, Relation.CUDA, f"cu{tag.cuda.replace('.', '')}",

@@ -74,7 +74,7 @@ class _ModuleCalls:
         facts: tuple[Call | Attribute, ...] = (*self.facts.calls, *self.facts.attributes)
         for fact in facts:
             how = self.path.reached(self.facts.module, here.runner(fact.scope))
-            if (how is None and not noted) or _of_other_device(fact):
+            if (how is None and not noted) or _is_for_other_device(fact):
                 continue
             # Most have no problem, and conditions are slow to evaluate.
             problems = (*self._in_python(fact), *self._problems(fact))
@@ -107,7 +107,7 @@ class _ModuleCalls:
             meaning(self.package_set, self.facts, read).found.state == "absent"
         )
 
-    def _other(self, what: Meaning) -> str | None:
+    def _other_package(self, what: Meaning) -> str | None:
         """The other package used by a reference; None if there is none.
 
         Packages that are not walked are checked for names of their modules only.
@@ -118,7 +118,9 @@ class _ModuleCalls:
         owner = self.package_set.owner(home.module)
         if owner is None or owner == self.package:
             return None
-        return owner if normalize(owner) in self.rules.walk or _of_module(what) else None
+        return (
+            owner if normalize(owner) in self.rules.walk or _is_missing_from_module(what) else None
+        )
 
     def _in_python(self, fact: Call | Attribute) -> Iterator[tuple[str, Problem]]:
         """The problem of a name missing in Python, unless this package may assign it."""
@@ -138,9 +140,9 @@ class _ModuleCalls:
     def _problems(self, fact: Call | Attribute) -> Iterator[tuple[str, Problem]]:
         """The problem of a name or argument missing in another package; that package's name."""
         what = meaning(self.package_set, self.facts, fact)
-        other = self._other(what)
+        other = self._other_package(what)
         if other is not None:
-            for problem in self._of_package(fact, what, other):
+            for problem in self._package_problems(fact, what, other):
                 yield other, problem
         elif isinstance(fact, Call) and what.found.state == "defined" and fact.keywords:
             yield from self._passed_on(fact, what)
@@ -156,10 +158,10 @@ class _ModuleCalls:
         """The keywords that the method of no class accepts which the receiver may have."""
         each_has: list[list[tuple[str, Problem]]] = []
         for what in alternatives(self.package_set, self.facts, fact):
-            other = self._other(what)
+            other = self._other_package(what)
             if other is None or what.found.state != "defined":
                 return
-            problems = self._of_package(fact, what, other)
+            problems = self._package_problems(fact, what, other)
             each_has.append([(other, each) for each in problems if each[0] is Relation.KEYWORD])
         for other, problem in each_has[0] if each_has else ():
             keyword = problem[1].rpartition("(")[2]
@@ -182,7 +184,9 @@ class _ModuleCalls:
             if problem[0] is Relation.KEYWORD:
                 yield other, problem
 
-    def _of_package(self, fact: Call | Attribute, what: Meaning, other: str) -> Iterator[Problem]:
+    def _package_problems(
+        self, fact: Call | Attribute, what: Meaning, other: str
+    ) -> Iterator[Problem]:
         version = f"{other} {self.package_set.version(other)}"
         if what.found.state == "absent":
             yield _absent(what, version)
@@ -192,7 +196,7 @@ class _ModuleCalls:
             problems = [] if signature is None else list(_arguments(fact, what, signature, version))
             if problems and not _is_overridden(self.package_set, what):
                 yield from problems
-            taken = registries.taken(self.package_set, self.rules, fact, what)
+            taken = registries.registered_name(self.package_set, self.rules, fact, what)
             if taken is not None:
                 text = f"registers {taken!r} with {what.path}, which {version} already registers"
                 yield Relation.REGISTERED, f"{what.path}({taken})", text
@@ -227,13 +231,13 @@ class _ModuleCalls:
         )
 
 
-def _of_other_device(fact: Call | Attribute) -> bool:
+def _is_for_other_device(fact: Call | Attribute) -> bool:
     """Whether the name belongs to a device other than an NVIDIA GPU: `torch.xpu.empty_cache`."""
     expression = fact.callee if isinstance(fact, Call) else fact.expression
     return not OTHER_DEVICES.isdisjoint(expression.split("."))
 
 
-def _of_module(what: Meaning) -> bool:
+def _is_missing_from_module(what: Meaning) -> bool:
     """Whether a module certainly lacks the name."""
     holder = what.holder.definition if what.holder is not None else None
     return what.found.state == "absent" and isinstance(holder, ModuleFacts)

@@ -31,11 +31,11 @@ def check(package_set: PackageSet, path: MainPath, *, image: bool) -> list[Findi
     view = path.view(package_set)
     findings: list[Finding] = []
     for facts in path.facts(view):
-        findings += _of_module(package_set, path, facts, image=image)
+        findings += _module_findings(package_set, path, facts, image=image)
     return findings
 
 
-def _of_module(
+def _module_findings(
     package_set: PackageSet, path: MainPath, facts: ModuleFacts, *, image: bool
 ) -> Iterator[Finding]:
     here = scopes(facts)

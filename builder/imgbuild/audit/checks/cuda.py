@@ -142,7 +142,7 @@ def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
                 package,
                 version,
                 cuda,
-                "its version belongs to another release",
+                "its version belongs to a different release",
                 f"=={gpus.minor(cuda)}.*",
             )
 

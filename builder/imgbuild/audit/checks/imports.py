@@ -35,7 +35,7 @@ def check(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
     findings: list[Finding] = []
     users = _Users(package_set, path)
     for facts in path.facts(package_set):
-        findings.extend(_of_module(package_set, path, facts, users))
+        findings.extend(_module_findings(package_set, path, facts, users))
     return ordered(findings)
 
 
@@ -75,7 +75,7 @@ def _named(facts: ModuleFacts) -> Iterator[tuple[str, int, tuple[Guard, ...]]]:
             yield text, call.line, call.guards
 
 
-def _of_module(
+def _module_findings(
     package_set: ImportablePackages, path: MainPath, facts: ModuleFacts, users: _Users
 ) -> list[Finding]:
     findings = []
@@ -86,13 +86,13 @@ def _of_module(
             continue
         how = path.reached(facts.module, here.runner(line.scope))
         default = (facts.module, line.line) in path.default
-        finding = _of_import(package_set, facts, line, how, default=default, users=users)
+        finding = _import_finding(package_set, facts, line, how, default=default, users=users)
         if finding is not None:
             findings.append(finding)
     return findings
 
 
-def _of_import(
+def _import_finding(
     package_set: ImportablePackages,
     facts: ModuleFacts,
     line: Import,

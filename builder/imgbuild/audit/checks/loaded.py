@@ -55,8 +55,8 @@ def _finding(
         FindingPlace(package, version, file),
         CHECK,
         Severity.WARNING,
-        f"{package} {version}: {file} loads {name}, which is in no folder of the dynamic"
-        f" linker; {owner} {other_version} has {there}",
+        f"{package} {version}: {file} loads {name}, which is not in a folder of the dynamic linker;"
+        f" {owner} {other_version} has {there}",
         relation=Relation.LIBRARY,
         remedy=f"if this part of {package} is used, add a link /usr/lib/{name} to {near}",
         subject=name,

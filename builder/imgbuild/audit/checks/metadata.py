@@ -59,16 +59,17 @@ def check(
     applied = needs(package_set, extras)
     findings: list[Finding] = []
     for need in applied:
-        findings += _of_need(package_set, need)
+        findings += _need_findings(package_set, need)
     for package in sorted(extras):
-        findings += _of_unknown_extras(package_set, package, extras[package])
+        findings += _unknown_extras(package_set, package, extras[package])
     for package in package_set.packages:
-        findings += _of_extras(package_set, package, {need.line for need in applied})
-        findings += _of_python(package_set, package, tags)
-        findings += _of_tags(package_set, package, tags)
+        findings += _extra_ranges(package_set, package, {need.line for need in applied})
+        findings += _python_findings(package_set, package, tags)
+        findings += _tag_findings(package_set, package, tags)
     versions = {package: package_set.version(package) or "" for package in package_set.packages}
     findings += [
-        _of_constraint(package_set, constraint) for constraint in violations(constraints, versions)
+        _constraint_finding(package_set, constraint)
+        for constraint in violations(constraints, versions)
     ]
     return findings
 
@@ -121,7 +122,7 @@ def _needs_of(
                 break
 
 
-def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
+def _need_findings(package_set: PackageSet, need: Need) -> Iterator[Finding]:
     other = normalize(need.requirement.name)
     version = package_set.version(other)
     if version is None:
@@ -150,7 +151,7 @@ def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
         )
 
 
-def _of_unknown_extras(
+def _unknown_extras(
     package_set: PackageSet, package: str, requested: Collection[str]
 ) -> Iterator[Finding]:
     """Warnings for requested extras that the package does not have."""
@@ -162,14 +163,14 @@ def _of_unknown_extras(
         finding = _finding(
             package_set,
             package,
-            f"has no extra {extra}: it is ignored",
+            f"has no extra {extra}, so it is ignored",
             remedy=f"its extras: {', '.join(sorted(provided)) or 'none'}",
             subject=f"{package}[{extra}]",
         )
         yield msgspec.structs.replace(finding, severity=Severity.WARNING)
 
 
-def _of_extras(
+def _extra_ranges(
     package_set: PackageSet, package: str, applied: Collection[str]
 ) -> Iterator[Finding]:
     """Warnings for installed versions outside the range of every extra that names the package.
@@ -244,12 +245,12 @@ def _optional(package_set: PackageSet, package: str) -> Iterator[Need]:
     numbers = metadata.lines or (0,) * len(metadata.requires)
     for line, number in zip(metadata.requires, numbers, strict=True):
         requirement = valid_requirement(line)
-        extra = of_extra(requirement) if requirement is not None else ""
+        extra = bounded_extra(requirement) if requirement is not None else ""
         if requirement is not None and extra:
             yield Need(package, requirement, line, extra, number)
 
 
-def of_extra(requirement: Requirement) -> str:
+def bounded_extra(requirement: Requirement) -> str:
     """The extra named after the required package, if the requirement has a range; else ""."""
     extra = _EXTRA.search(str(requirement.marker)) if requirement.marker is not None else None
     if extra is None or not requirement.specifier:
@@ -257,7 +258,7 @@ def of_extra(requirement: Requirement) -> str:
     return extra[1] if normalize(requirement.name) == normalize(extra[1]) else ""
 
 
-def _of_python(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Finding]:
+def _python_findings(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Finding]:
     metadata = package_set.metadata(package)
     specifier = metadata.requires_python if metadata is not None else ""
     try:
@@ -277,7 +278,7 @@ def _of_python(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Fi
         )
 
 
-def _of_tags(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Finding]:
+def _tag_findings(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Finding]:
     name = package_set.wheels[package].wheel.file
     if name.endswith(".whl") and not tags.fits(name):
         yield _finding(
@@ -290,7 +291,7 @@ def _of_tags(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Find
         )
 
 
-def _of_constraint(package_set: PackageSet, constraint: Constraint) -> Finding:
+def _constraint_finding(package_set: PackageSet, constraint: Constraint) -> Finding:
     version = package_set.version(constraint.other)
     have = (
         f"{constraint.other} is {version}"
@@ -301,7 +302,7 @@ def _of_constraint(package_set: PackageSet, constraint: Constraint) -> Finding:
         package_set,
         constraint.package,
         f"requires {constraint.needs} according to its code, but {have}",
-        remedy="run `imgbuild lock` again: it applies learned constraints",
+        remedy="run `imgbuild lock` again to apply learned constraints",
         subject=constraint.name or constraint.needs,
         other=constraint.other,
         spec=str(constraint.spec),

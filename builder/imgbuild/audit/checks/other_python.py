@@ -37,7 +37,7 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
                 findings += ordered(
                     finding
                     for name in _importers(package_set, package, module)
-                    for finding in _of_module(view, path, name, module, text)
+                    for finding in _module_findings(view, path, name, module, text)
                 )[:1]
     return ordered(findings)
 
@@ -67,7 +67,9 @@ def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
     return sorted(importers)
 
 
-def _of_module(view: View, path: MainPath, name: str, missing: str, text: str) -> Iterator[Finding]:
+def _module_findings(
+    view: View, path: MainPath, name: str, missing: str, text: str
+) -> Iterator[Finding]:
     """The findings `text` for module `name` if it imports `missing`."""
     facts = view.module(name)
     if not isinstance(facts, ModuleFacts):
@@ -75,12 +77,12 @@ def _of_module(view: View, path: MainPath, name: str, missing: str, text: str) -
     for line in facts.imports:
         named = f"{line.module}.{line.name}" == missing and not _is_bound(view, facts, line)
         if named or _is_below(line.module, missing):
-            finding = _of_import(view, path, facts, line, missing, text)
+            finding = _import_finding(view, path, facts, line, missing, text)
             if finding is not None:
                 yield finding
 
 
-def _of_import(
+def _import_finding(
     view: View, path: MainPath, facts: ModuleFacts, line: Import, missing: str, text: str
 ) -> Finding | None:
     """The finding for one import, if it runs in this package set."""

@@ -59,7 +59,7 @@ def refusals(
         facts = view.module(module)
         known = package_set.owner(module) in published
         if isinstance(facts, ModuleFacts) and not (known and _imports_only(facts, view, published)):
-            for refusal in _of_module(view, facts, entry, raising):
+            for refusal in _module_refusals(view, facts, entry, raising):
                 if imports.passes(refusal.raised, module):
                     yield refusal
 
@@ -85,7 +85,7 @@ def _imports(package_set: ImportablePackages, facts: ModuleFacts, module: str) -
     return False
 
 
-def _of_module(
+def _module_refusals(
     package_set: View, facts: ModuleFacts, entry: str, raising: _Raising
 ) -> Iterator[ImportRefusal]:
     interpreter = evaluator(package_set)

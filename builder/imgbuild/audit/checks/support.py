@@ -42,7 +42,7 @@ def check(
         finding
         for facts in path.facts(package_set)
         for window in facts.windows
-        for finding in _of_window(package_set, path, facts, window)
+        for finding in _window_findings(package_set, path, facts, window)
     ]
     locations = {
         f"{at.file}:{at.line}" for finding in findings if (at := finding.evidence) is not None
@@ -79,7 +79,7 @@ def _refusal(package_set: PackageSet, refusal: ImportRefusal) -> Finding:
     return msgspec.structs.replace(finding, evidence=evidence, remedy=remedy)
 
 
-def _of_window(
+def _window_findings(
     package_set: PackageSet, path: MainPath, facts: ModuleFacts, window: Window
 ) -> Iterator[Finding]:
     about = window.guards[-1]
@@ -144,7 +144,7 @@ def state(package_set: PackageSet, guard: Guard) -> GuardState:
         version = package_of(package_set, guard.subject)[1]
         compared = _COMPARED.fullmatch(guard.spec)
         if compared is not None:
-            return _compared(package_set, version, compared[1], compared[2])
+            return _comparison_state(package_set, version, compared[1], compared[2])
         if guard.spec.startswith("!") and not guard.spec.startswith("!="):
             if version is None:
                 return GuardState.UNKNOWN
@@ -158,7 +158,9 @@ def state(package_set: PackageSet, guard: Guard) -> GuardState:
     return guard_state
 
 
-def _compared(package_set: PackageSet, version: str | None, sign: str, subject: str) -> GuardState:
+def _comparison_state(
+    package_set: PackageSet, version: str | None, sign: str, subject: str
+) -> GuardState:
     other = package_of(package_set, subject)[1]
     if version is None or other is None:
         return GuardState.UNKNOWN

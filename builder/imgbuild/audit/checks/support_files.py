@@ -53,14 +53,16 @@ def declared(package_set: PackageSet) -> Iterator[SupportDeclaration]:
     for package in package_set.packages:
         for file in package_set.files(package):
             if file.endswith(f"/{CHECKER}"):
-                yield from _of_table(package_set, package, file)
+                yield from _table_declarations(package_set, package, file)
             elif file.endswith("/cpp_lib.json"):
-                yield from _of_build(package_set, package, file)
-        yield from _of_name(package_set, package)
-    yield from _of_bitsandbytes(package_set)
+                yield from _build_declarations(package_set, package, file)
+        yield from _name_declarations(package_set, package)
+    yield from _bitsandbytes_declarations(package_set)
 
 
-def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[SupportDeclaration]:
+def _table_declarations(
+    package_set: PackageSet, package: str, file: str
+) -> Iterator[SupportDeclaration]:
     """`deps` of the table in the same folder, for the names that the checker lists."""
     table = f"{file.removesuffix(CHECKER)}{TABLE}"
     names = _literals(package_set.read(package, file)).get("pkgs_to_check_at_runtime", [])
@@ -124,7 +126,9 @@ def _line(source: bytes | None, text: str) -> int:
     return next((number for number, line in enumerate(lines, 1) if text.encode() in line), 0)
 
 
-def _of_build(package_set: PackageSet, package: str, file: str) -> Iterator[SupportDeclaration]:
+def _build_declarations(
+    package_set: PackageSet, package: str, file: str
+) -> Iterator[SupportDeclaration]:
     """The torch version recorded by the build, unless METADATA allows another one."""
     version = package_set.version("torch")
     try:
@@ -139,7 +143,8 @@ def _of_build(package_set: PackageSet, package: str, file: str) -> Iterator[Supp
             line=1,
             other="torch",
             spec=f"=={Version(built).public}",
-            text=f"was built for torch {built}, but torch is {version}: its operators do not load",
+            text=f"was built for torch {built}, but torch is {version}, so its operators do not"
+            " load",
         )
 
 
@@ -152,7 +157,7 @@ def _allows_torch(package_set: PackageSet, package: str, version: str) -> bool:
     return False
 
 
-def _of_name(package_set: PackageSet, package: str) -> Iterator[SupportDeclaration]:
+def _name_declarations(package_set: PackageSet, package: str) -> Iterator[SupportDeclaration]:
     """The torch release in a local version: `flashinfer_python-0.2.5+cu124torch2.6`."""
     version = package_set.version("torch")
     own = parse_version(package_set.version(package))
@@ -170,7 +175,7 @@ def _of_name(package_set: PackageSet, package: str) -> Iterator[SupportDeclarati
     )
 
 
-def _of_bitsandbytes(package_set: PackageSet) -> Iterator[SupportDeclaration]:
+def _bitsandbytes_declarations(package_set: PackageSet) -> Iterator[SupportDeclaration]:
     """Bitsandbytes loads the library named after torch's CUDA release."""
     runtime = next((name for name in package_set.packages if _RUNTIME.fullmatch(name)), None)
     releases = {

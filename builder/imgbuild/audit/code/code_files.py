@@ -103,7 +103,7 @@ def _read(path: Path, *, named: bool) -> CodeText | None:
     except OSError as error:
         if named:
             message = f"{path}: {error.strerror or error}"
-            raise InputError(message, hint="change its permissions, or leave it out") from error
+            raise InputError(message, hint="change its permissions, or omit it") from error
         return None
     if not kind:
         if named:

@@ -143,12 +143,12 @@ class _CommandLines:
         """The finding for `python -m MODULE …`; flags of Python precede it."""
         for at, word in enumerate(words[:-1]):
             if word.text == "-m":
-                yield from self._of_module(words[at + 1], words[at + 2 :])
+                yield from self._check_module(words[at + 1], words[at + 2 :])
                 return
             if not word.text.startswith("-"):
                 return
 
-    def _of_module(self, module: Word, words: Command) -> Iterator[Problem]:
+    def _check_module(self, module: Word, words: Command) -> Iterator[Problem]:
         if not module.literal or not re.fullmatch(r"[\w.]+", module.text):
             return
         package = self._set.owner(module.text)
@@ -195,7 +195,7 @@ class _CommandLines:
             if word.text == "--":
                 return
             if program.script and word.text in ("-m", "--module") and at + 1 < len(words):
-                yield from self._of_module(words[at + 1], words[at + 2 :])
+                yield from self._check_module(words[at + 1], words[at + 2 :])
                 return
             if program.script and (word.text.endswith(".py") or not word.literal):
                 return

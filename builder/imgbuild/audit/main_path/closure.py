@@ -90,7 +90,7 @@ class MainPath:
         return View(package_set)
 
     def reached(self, module: str, runner: str) -> Reached | None:
-        """How the path reaches `runner` in `module`; None for a corner."""
+        """How the path reaches `runner` in `module`; None if it is reached only as a corner."""
         return self.places.get((module, runner))
 
     def calls(self, module: str, runner: str) -> bool:

@@ -289,7 +289,7 @@ class Evaluation(Execution):
     def attribute(self, value: object, name: str) -> object:
         """The attribute of a value; Raised if it certainly has none."""
         if isinstance(value, ModuleValue):
-            return self._of_module(value.name, name)
+            return self._module_attribute(value.name, name)
         if isinstance(value, (Instance, ClassValue, SuperValue)):
             return self._objects.attribute(value, name)
         if isinstance(value, Bound):
@@ -298,7 +298,7 @@ class Evaluation(Execution):
             return getattr(value, name)
         return bound_method(value, name)
 
-    def _of_module(self, module: str, name: str) -> object:
+    def _module_attribute(self, module: str, name: str) -> object:
         full = f"{module}.{name}"
         if full in CONSTANTS:
             return CONSTANTS[full]
@@ -349,7 +349,7 @@ class Evaluation(Execution):
         return self._function_call(called, given, named)
 
     def may_raise(self) -> None:
-        """Within `try`, raise an exception of unknown class in some evaluations."""
+        """Raise an exception of unknown class in some evaluations of the body of `try`."""
         if self.trying and self.choose():
             raise Raised(SOME, certain=False)
 

@@ -137,7 +137,7 @@ class ExpressionValues(Interpreter):
 
     def _compared(self, sign: ast.cmpop, left: object, right: object) -> object:
         if isinstance(sign, (ast.Is, ast.IsNot)):
-            same = operations.same(left, right)
+            same = operations.is_identical(left, right)
             return UNKNOWN if same is None else same == isinstance(sign, ast.Is)
         if isinstance(sign, (ast.In, ast.NotIn)):
             is_contained = operations.contained(left, right)

@@ -37,7 +37,7 @@ class GuardState(enum.Enum):
 
 
 class Course(msgspec.Struct, frozen=True):
-    """Whether a fact applies in a package set, according to all its guards.
+    """Whether a fact applies in a package set, according to all of its guards.
 
     `certain`: no condition is undecided. `clear`: no condition on the package set is undecided;
     one on data may hold. `caught`: names of exceptions that are caught; "" means all. `asked`:
@@ -219,7 +219,7 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
     """Whether a function returns a true value, according to the guards of its results."""
     memory = _results.setdefault(package_set, {})
     if guard not in memory:
-        same = _defined(package_set, guard)
+        same = _guard_in_definition(package_set, guard)
         if same != guard:  # the function itself, for all modules that call it in the same form
             memory[guard] = _result(package_set, same)
             return memory[guard] or GuardState.UNKNOWN
@@ -228,7 +228,7 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
     return memory[guard] or GuardState.UNKNOWN
 
 
-def _defined(package_set: ImportablePackages, guard: Guard) -> Guard:
+def _guard_in_definition(package_set: ImportablePackages, guard: Guard) -> Guard:
     """The guard as written in the module that defines the function, if equivalent."""
     module, scope, text = guard.subject.split(":", 2)
     facts, call = package_set.module(module), expression(text)

@@ -30,7 +30,7 @@ class Interpreter(ABC):
 
     @abstractmethod
     def may_raise(self) -> None:
-        """Within `try`, raise an exception of unknown class in some evaluations."""
+        """Raise an exception of unknown class in some evaluations of the body of `try`."""
 
     @abstractmethod
     def value(self, node: ast.expr, frame: CallFrame) -> object:

@@ -117,14 +117,14 @@ def _as_version(value: object) -> Version:
 
 
 def _any(_: Interpreter, arguments: Arguments, __: Mapping[str, object]) -> object:
-    return _of_all(arguments, expected=True)
+    return _all_or_any(arguments, expected=True)
 
 
 def _all(_: Interpreter, arguments: Arguments, __: Mapping[str, object]) -> object:
-    return _of_all(arguments, expected=False)
+    return _all_or_any(arguments, expected=False)
 
 
-def _of_all(arguments: Arguments, *, expected: bool) -> object:
+def _all_or_any(arguments: Arguments, *, expected: bool) -> object:
     """Whether any of the items is true, or whether none is false."""
     items = arguments[0] if len(arguments) == 1 else UNKNOWN
     if not isinstance(items, (tuple, list, frozenset)):

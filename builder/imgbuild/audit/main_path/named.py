@@ -57,7 +57,7 @@ def with_named(
     entries += [
         MainPathEntry(name=module, why=WHY, optional=True)
         for package in sorted(named)
-        for module in _of_namespace(package_set.modules_of(package))
+        for module in _namespace_modules(package_set.modules_of(package))
     ]
     entries += [
         MainPathEntry(name=module, why=INTEGRATION, optional=True)
@@ -79,7 +79,7 @@ def with_named(
     )
 
 
-def _of_namespace(modules: Collection[str]) -> list[str]:
+def _namespace_modules(modules: Collection[str]) -> list[str]:
     """The public modules directly below folders without `__init__`, which no module imports."""
     return sorted(
         module

@@ -60,7 +60,7 @@ def operate(sign: ast.AST, left: object, right: object) -> object:
     return UNKNOWN if large else result
 
 
-def same(left: object, right: object) -> bool | None:
+def is_identical(left: object, right: object) -> bool | None:
     """Whether two values are identical; None if unknown."""
     for value, other in ((left, right), (right, left)):
         if value is None or isinstance(value, bool):

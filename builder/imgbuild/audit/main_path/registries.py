@@ -12,7 +12,7 @@ from imgbuild.audit.source.facts import Call, Function
 from imgbuild.system.syntax import parse_source
 
 
-def taken(
+def registered_name(
     package_set: ImportablePackages, rules: MainPathPolicy, call: Call, what: Meaning
 ) -> str | None:
     """The already registered name that `call` registers again; None if there is none."""

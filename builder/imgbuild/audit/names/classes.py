@@ -98,18 +98,18 @@ _UNION = re.compile(
 
 def origin(facts: ModuleFacts, expression: str) -> str:
     """The full dotted name of an expression: `Struct` is msgspec.Struct."""
-    first, _, rest = bare(expression).partition(".")
+    first, _, rest = without_subscript(expression).partition(".")
     for entry in index(facts).top.get(first, ()):
         if isinstance(entry, Import):
             return ".".join(filter(None, (*import_target(entry), rest)))
-    return bare(expression)
+    return without_subscript(expression)
 
 
 def resolve(
     modules: Modules, facts: ModuleFacts, expression: str, *, scope: str = ""
 ) -> LookupResult:
-    """The definition that a dotted expression in a scope of this module refers to."""
-    first, *rest = bare(expression).split(".")
+    """The definition to which a dotted expression in a scope of this module refers."""
+    first, *rest = without_subscript(expression).split(".")
     lookup_result = _first(modules, facts, first, scope)
     for part in rest:
         if lookup_result.state != "defined":
@@ -118,7 +118,7 @@ def resolve(
     return lookup_result
 
 
-def bare(expression: str) -> str:
+def without_subscript(expression: str) -> str:
     """An expression without its subscript: "Generic[T]" is Generic."""
     return expression.partition("[")[0].strip()
 
@@ -359,7 +359,7 @@ def _ancestors(
     order = [lookup_result]
     scope = definition.name.rpartition(".")[0]
     for base in definition.bases:
-        if bare(base) in _PLAIN:
+        if without_subscript(base) in _PLAIN:
             continue
         parent = _as_class(modules, resolve(modules, home, base, scope=scope))
         if parent.definition is None:

@@ -169,7 +169,7 @@ def search_module(
         return LookupResult(state="unknown", trace=path)
     if entries:
         return _choose(modules, facts, entries, path)
-    if _of_torch(facts.module, name):
+    if _is_torch_name(facts.module, name):
         return LookupResult(state="unknown", trace=path)
     if name in _OF_MODULES or (facts.package and name == "__path__"):
         return LookupResult(state="defined", home=facts, trace=path)
@@ -207,7 +207,7 @@ def _has_getattr_class(facts: ModuleFacts) -> bool:
     return any(isinstance(entry, Class) for entry in index(facts).top.get("__getattr__", ()))
 
 
-def _of_torch(module: str, name: str) -> bool:
+def _is_torch_name(module: str, name: str) -> bool:
     """Whether torch's compiled part adds this name: `torch.cuda.FloatTensor`."""
     return module.startswith("torch.") and name.endswith(("Tensor", "Storage"))
 

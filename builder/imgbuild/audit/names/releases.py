@@ -280,7 +280,7 @@ def distribution(module: str) -> str:
 
 
 def package_name(module: str) -> str:
-    """The name of the package of a module, without remarks on how to install it; "" for ""."""
+    """The name of the package that provides a module, without installation notes; "" for ""."""
     return distribution(module).partition(" ")[0]
 
 

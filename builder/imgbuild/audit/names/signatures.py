@@ -118,15 +118,15 @@ def _signature(
         return None
     definition = lookup_result.definition
     if isinstance(definition, Class):
-        return _of_class(modules, lookup_result, depth)
+        return _class_signature(modules, lookup_result, depth)
     if not isinstance(definition, Function) or lookup_result.home is None:
         return None
     home, method = lookup_result.home, lookup_result.owner is not None
-    call_signature = _of_function(modules, home, definition, method=method, bound=bound)
+    call_signature = _function_signature(modules, home, definition, method=method, bound=bound)
     return call_signature and _widened(modules, home, definition, call_signature, depth)
 
 
-def _of_function(
+def _function_signature(
     modules: Modules, home: ModuleFacts, function: Function, *, method: bool, bound: bool
 ) -> CallSignature | None:
     names = [decorator_name(text) for text in function.decorators]
@@ -194,7 +194,9 @@ def _narrowed(call_signature: CallSignature, taken: frozenset[str] | None) -> Ca
     )
 
 
-def _of_class(modules: Modules, lookup_result: LookupResult, depth: int) -> CallSignature | None:
+def _class_signature(
+    modules: Modules, lookup_result: LookupResult, depth: int
+) -> CallSignature | None:
     if metaclass(modules, lookup_result) is None:
         return None
     return _of_chain(modules, lookup_result, ancestors(modules, lookup_result), depth)
@@ -207,7 +209,9 @@ def _of_chain(
     for at, ancestor in enumerate(chain, 1):
         definition, home = ancestor.definition, ancestor.home
         if not isinstance(definition, Class) or home is None:
-            return _of_base(modules, lookup_result, ancestor.trace[0] if ancestor.trace else "")
+            return _base_signature(
+                modules, lookup_result, ancestor.trace[0] if ancestor.trace else ""
+            )
         style = _style(definition, home)
         if style is None or "__new__" in definition.methods:
             return None
@@ -216,13 +220,13 @@ def _of_chain(
             init = inits[0] if len(inits) == 1 else None
             if not isinstance(init, Function):
                 return None
-            call_signature = _of_function(modules, home, init, method=True, bound=True)
+            call_signature = _function_signature(modules, home, init, method=True, bound=True)
             if call_signature is not None and init.kwargs_callees == (SUPER,):
                 more = _of_chain(modules, lookup_result, chain[at:], depth)
                 return _joined(init, call_signature, [more])
             return call_signature and _widened(modules, home, init, call_signature, depth)
         if style == "dataclass":
-            return _of_fields(modules, ancestor)
+            return _field_signature(modules, ancestor)
     return CallSignature()
 
 
@@ -242,7 +246,7 @@ def _style(definition: Class, home: ModuleFacts) -> str | None:
     return style
 
 
-def _of_fields(modules: Modules, lookup_result: LookupResult) -> CallSignature | None:
+def _field_signature(modules: Modules, lookup_result: LookupResult) -> CallSignature | None:
     """The parameters of a dataclass: the fields of its dataclass bases, then its own."""
     fields: dict[str, Parameter] = {}
     for ancestor in reversed(ancestors(modules, lookup_result)):
@@ -266,7 +270,9 @@ def _add_fields(fields: dict[str, Parameter], definition: Class) -> None:
             fields.pop(field.name, None)
 
 
-def _of_base(modules: Modules, lookup_result: LookupResult, base: str) -> CallSignature | None:
+def _base_signature(
+    modules: Modules, lookup_result: LookupResult, base: str
+) -> CallSignature | None:
     """The constructor that a well-known base generates from fields: structs, named tuples."""
     if base not in ("msgspec.Struct", "typing.NamedTuple", "typing_extensions.NamedTuple"):
         return None

@@ -48,11 +48,13 @@ def read_advised(content: WheelContent, package: str) -> tuple[AdvisedExtra, ...
         AdvisedExtra(file, line, extra, modules)
         for file, source in sorted(sources.items())
         if b"pip" in source and b"[" in source
-        for line, extra, modules in _of_source(source, package, installed(file).partition("/")[0])
+        for line, extra, modules in _advised_in_source(
+            source, package, installed(file).partition("/")[0]
+        )
     )
 
 
-def _of_source(
+def _advised_in_source(
     source: bytes, package: str, root: str
 ) -> Iterator[tuple[int, str, tuple[str, ...]]]:
     tree = valid_source(source)

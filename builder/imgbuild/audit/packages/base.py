@@ -69,7 +69,7 @@ def read_standalone(
 
 
 def loaded_first(facts: Sequence[ElfFacts], python: str) -> list[ElfFacts]:
-    """Of the files of an archive, the interpreter and the libraries that it loads.
+    """The interpreter in an archive, and the libraries that it loads.
 
     Their symbols are visible to all modules. The dynamic linker does not search their folder for
     other files.

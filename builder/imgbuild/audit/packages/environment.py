@@ -191,7 +191,7 @@ def _packages(
             if name in here:
                 if here[name].wheel.version == package.wheel.version:
                     continue  # Debian has metadata of two kinds for some packages
-                why = f"{here[name].info.name} is also in {folder}: remove one of them"
+                why = f"{here[name].info.name} is also in {folder}; remove one of them"
                 unread.append(Unread(what=info.name, why=why, required=True))
                 continue
             here[name] = package

@@ -1,4 +1,4 @@
-"""Code in a wheel that protobuf generated, and the version of protobuf that generated it."""
+"""Code that protobuf generated in a wheel, and the version of protobuf."""
 
 from __future__ import annotations
 

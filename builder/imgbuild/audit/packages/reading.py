@@ -167,7 +167,7 @@ def read_elf_facts(content: WheelContent) -> tuple[ElfFacts, ...]:
 
 
 def find_modules(files: Iterable[str]) -> dict[str, str]:
-    """Module → file of all modules that Python can import from a wheel with these files.
+    """The modules that Python can import from a wheel with these files, with their files.
 
     As in Python, a package precedes an extension module of the same name, and that a source
     file.

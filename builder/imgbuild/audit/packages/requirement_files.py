@@ -180,7 +180,7 @@ class _Reading:
 
     def _requirement(self, line: _Line) -> None:
         if _PATH.fullmatch(line.text.partition(";")[0].strip()):
-            why = "its package and version are unknown: write NAME @ URL"
+            why = "its package and version are unknown; use NAME @ URL"
             self.unread.append(Unread(what=line.text, why=why, required=True))
             return
         requirement = parse_requirement(line.text)
@@ -189,9 +189,9 @@ class _Reading:
             return
         pin: Pin | None
         if requirement.url is not None:
-            pin = _of_url(requirement)
+            pin = _url_pin(requirement)
             if pin is None:
-                why = "the URL is not that of a wheel or sdist, so the version is unknown"
+                why = "the URL does not name a wheel or an sdist, so the version is unknown"
                 unread = Unread(what=str(requirement), why=why, required=True)
                 self.unread.append(unread)
                 return
@@ -275,7 +275,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
         yield start, _HASH.sub("", whole).strip()
 
 
-def _of_url(requirement: Requirement) -> Pin | None:
+def _url_pin(requirement: Requirement) -> Pin | None:
     """The pin of `NAME @ URL`, with the version in the name of a wheel or sdist."""
     url = requirement.url or ""
     file = unquote(urlsplit(url).path).rpartition("/")[2]

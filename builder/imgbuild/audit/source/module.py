@@ -126,7 +126,7 @@ def _resolved_references(statements: Statements) -> tuple[tuple[Call, ...], tupl
             continue
         if record.call is not None:
             calls.append(_call(record, record.call, receiver))
-        elif record.expression.endswith(SUBSCRIPT) and not _of_stdlib(record, imports):
+        elif record.expression.endswith(SUBSCRIPT) and not _is_from_stdlib(record, imports):
             continue
         elif _requires_attribute(record, stored, imported):
             attributes.append(
@@ -171,7 +171,7 @@ def _requires_attribute(record: NameUse, stored: set[str], imported: set[str]) -
     return expression not in stored and f"{first}.*" not in stored
 
 
-def _of_stdlib(record: NameUse, imports: list[Import]) -> bool:
+def _is_from_stdlib(record: NameUse, imports: list[Import]) -> bool:
     """Whether a subscripted name is imported from the standard library."""
     first, _, rest = record.expression.removesuffix(SUBSCRIPT).partition(".")
     return any(

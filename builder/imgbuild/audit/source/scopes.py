@@ -162,7 +162,7 @@ def binding_sites(
 
 
 def module_of(alias: ast.alias) -> tuple[str, str]:
-    """The name that `import …` binds, and its module."""
+    """The name that `import …` binds, and the imported module."""
     first = alias.name.partition(".")[0]
     return alias.asname or first, alias.name if alias.asname else first
 

@@ -59,11 +59,13 @@ def read_try(
     absent = (Guard("absent", ", ".join(subjects)),) if subjects else ()
     more = not _only_queries(node.body, conditions)
     handlers = tuple(
-        absent if absent and _of_absence(names, more=more) else (Guard("unknown", _except(names)),)
+        absent
+        if absent and _handles_absence(names, more=more)
+        else (Guard("unknown", _except(names)),)
         for names in caught
     )
     imports = [names for names in caught if (_OF_IMPORTS | _OF_ANYTHING) & set(names)]
-    sure = all(_of_absence(names, more=more) for names in imports)
+    sure = all(_handles_absence(names, more=more) for names in imports)
     failed = absent if sure or not imports else (Guard("unknown", _except(imports[-1])),)
     return TryGuards(
         body=(Guard("handled", ", ".join(hidden)),) if hidden else (),
@@ -80,7 +82,7 @@ def _caught(handler: ast.ExceptHandler) -> list[str]:
     return [dotted(item).rpartition(".")[2] for item in types]
 
 
-def _of_absence(names: list[str], *, more: bool) -> bool:
+def _handles_absence(names: list[str], *, more: bool) -> bool:
     """Whether a handler of these exceptions runs only if a package or name is missing.
 
     `more`: whether the body contains anything but imports and reads of versions.

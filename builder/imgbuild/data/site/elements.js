@@ -2,7 +2,7 @@
 (function () {
   "use strict";
 
-  /** An element with attributes, a `text` and children; children that are null are left out. */
+  /** An element with attributes, a `text` and children; children that are null are omitted. */
   function element(name, attributes, children) {
     const made = document.createElement(name);
     for (const [key, value] of Object.entries(attributes || {})) {

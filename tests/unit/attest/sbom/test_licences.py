@@ -49,7 +49,7 @@ FORMAT = "Format: https://example.org/copyright-format/1.0/\n"
         ("", Licence()),
     ],
 )
-def test_metadata(fields: str, expected: Licence):
+def test_licence_is_read_from_metadata(fields: str, expected: Licence):
     assert licences.of_metadata(f"{HEAD}{fields}\nDescription\nLicense: MIT\n") == expected
 
 
@@ -71,7 +71,7 @@ def test_metadata(fields: str, expected: Licence):
         ([""], ""),
     ],
 )  # fmt: skip
-def test_copyright(stated: list[str], expected: str):
+def test_licence_is_read_from_copyright_file(stated: list[str], expected: str):
     files = "".join(f"\nFiles: *\nLicense: {licence}\n the text\n .\n" for licence in stated)
     assert licences.of_copyright(FORMAT + files) == Licence(expected)
 

@@ -77,7 +77,7 @@ def test_deb_metadata_has_licence_source_and_relations(store: Store, tmp_path: P
         ("./usr/share/doc/tool/copyright", "../tool-base/copyright"),
     ],
 )
-def test_deb_with_copyright_file_of_other_package(
+def test_deb_uses_copyright_file_of_other_package(
     store: Store, tmp_path: Path, path: str, leads: str
 ):
     deb = debs.make(tmp_path / "tool.deb", "tool", [debs.symlink(path, leads)])
@@ -162,7 +162,7 @@ def test_conflicting_records_of_file_are_refused():
 def test_unreadable_packages_file_is_refused(tmp_path: Path):
     path = packages.packages_path(tmp_path)
     codec.write(path, SbomPackages(format=99))
-    with pytest.raises(LockStale, match=r"packages\.json: format 99; expected format 1"):
+    with pytest.raises(LockStale, match=r"packages\.json: unsupported format 99 \(expected 1"):
         packages.read_packages(tmp_path)
     path.write_bytes(b"[]")
     with pytest.raises(InputError, match=r"packages\.json is not a valid list of packages"):

@@ -100,7 +100,7 @@ def test_bundle_manifest_has_type_and_subject():
     assert manifest["config"]["digest"] == f"sha256:{sha256(b'{}')}"
 
 
-def test_tags_of_collections():
+def test_tag_of_a_collection_is_derived_from_the_digest():
     assert forms.tag(DIGEST, forms.SIGNATURES) == f"sha256-{DIGEST[7:]}.sig"
 
 

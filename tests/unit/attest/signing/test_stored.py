@@ -202,7 +202,7 @@ def test_cosign_2_signature_with_flipped_byte_matches_no_key(registry):
     assert not found.by(key)
 
 
-def test_invalid_collection_layer_is_reported_with_place(registry):
+def test_invalid_collection_layer_is_reported_with_location(registry):
     manifest = json.loads((DATA / "collection.json").read_bytes())
     data = b'{"critical": 7}'
     layer = {**manifest["layers"][0], "digest": named(data), "size": len(data)}

@@ -198,7 +198,7 @@ def code(*archs: str) -> tuple[GpuCode, ...]:
         ("lto_90", (), ("9.0",)),
     ],
 )
-def test_gpu_compatibility_of_architectures(
+def test_gpus_run_code_of_compatible_architectures(
     arch: str, runs_on: tuple[str, ...], not_on: tuple[str, ...]
 ) -> None:
     assert all(gpus.runs(GpuCode(arch), gpu) for gpu in runs_on)
@@ -314,5 +314,5 @@ def test_drivers_and_releases_are_sorted() -> None:
 @pytest.mark.parametrize(
     ("driver", "cuda"), [("580.159.04", "13.5"), ("550.54.15", "12.9"), ("390.48", "")]
 )
-def test_newest_release_for_driver(driver: str, cuda: str) -> None:
+def test_newest_release_for_driver_is_found(driver: str, cuda: str) -> None:
     assert gpus.load().newest(driver) == cuda

@@ -256,7 +256,7 @@ R = "from lib import R, Caller, guarded, late, make, register\n"
         ("@Caller(version=1)\ndef f(): ...\n", 0),
     ],
 )
-def test_refusals_by_call_location_handler_and_condition(source: str, count: int) -> None:
+def test_refusals_depend_on_call_location_handler_and_condition(source: str, count: int) -> None:
     names = [line.partition(" ")[0] for line in refusal_lines(R + source)]
     assert len(names) == count
     assert refusal_lines(R + source, default=1) == []

@@ -48,7 +48,7 @@ def test_wheel_without_evidence_has_no_findings(tmp_path):
     assert rule_findings(tmp_path, ["a==2.1", "b==1.9"], text="#define TARGET 1\n") == []
 
 
-def test_rule_for_one_architecture(tmp_path):
+def test_rule_applies_to_one_architecture(tmp_path):
     arm = audited.changed(RULE, arch=(Arch.ARM64,))
     assert rule_findings(tmp_path, ["a==2.1", "b==1.9"], rule=arm) == []
     assert (
@@ -132,7 +132,7 @@ OTHER_BUILD: audited.Files = {
 
 
 @pytest.mark.parametrize(("python", "there"), [("3.11", True), ("3.12", False), ("3.12.4", False)])
-def test_rule_about_module_for_other_python(tmp_path, python, there):
+def test_rule_about_module_applies_to_other_python(tmp_path, python, there):
     sound = {**OTHER_BUILD, "a/_C.abi3.so": b"\0"}
     for number, (files, count) in enumerate(((OTHER_BUILD, there), (sound, 0))):
         package_set = audited.package_set(tmp_path / str(number), {"a==2.1": files}, python=python)
@@ -171,7 +171,7 @@ def test_rule_is_skipped_if_other_package_provides_module(tmp_path):
         (("9.0",), Severity.NOTE, [Severity.NOTE]),
     ],
 )
-def test_rule_for_some_gpus(tmp_path, gpu, severity, expected):
+def test_rule_applies_to_some_gpus(tmp_path, gpu, severity, expected):
     rule = audited.changed(RULE, gpu=("9.0", "10.0"), severity=severity)
     packages = {"a==2.1": {"a/x.h": "TARGET 2"}, "b==1.9": {}}
     findings = rules.check(audited.package_set(tmp_path, packages), [rule], gpu=gpu)
@@ -246,7 +246,7 @@ def test_rule_requires_version_pair_or_missing_package(more):
         ("2.53.0", "8.3.0", "3.10", 0),
     ],
 )
-def test_ray_commands_with_click_8_3_on_python_3_10(tmp_path, ray, click, python, count):
+def test_ray_commands_fail_with_click_8_3_on_python_3_10(tmp_path, ray, click, python, count):
     files = {
         "ray/scripts/scripts.py": "def alias(command):\n    new_command = copy.deepcopy(command)\n"
     }

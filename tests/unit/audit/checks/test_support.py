@@ -204,7 +204,7 @@ def test_list_of_versions_that_warns_is_a_warning(tmp_path, version, severities)
 
 
 @pytest.mark.parametrize(("version", "count"), [("0.6.8", 1), ("0.6.10", 0)])
-def test_packages_requiring_equal_versions(tmp_path, version, count):
+def test_packages_that_require_equal_versions_are_known(tmp_path, version, count):
     flash = {
         "flash/__init__.py": "",
         "flash/version.py": "",
@@ -225,7 +225,7 @@ TABLE = {
 }
 
 
-def test_dependency_table_checked_at_import(tmp_path):
+def test_dependency_table_is_checked_at_import(tmp_path):
     (finding,) = support_findings(tmp_path, {"own==1": TABLE, "hub==1.3": {}})
     assert finding.severity is Severity.ERROR
     assert finding.where == "own 1 own/dependency_versions_table.py:2"

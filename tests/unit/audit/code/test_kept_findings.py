@@ -110,7 +110,7 @@ def test_another_package_set_has_its_own_findings(code: _Code) -> None:
     assert code.audit("other")[0] == ["alone", "helpers", "train"]
 
 
-def test_a_cycle_has_one_digest_of_all_reached_nodes() -> None:
+def test_all_nodes_of_a_cycle_have_the_same_digest() -> None:
     uses = {"a": ["b"], "b": ["a", "c"], "c": [], "d": ["a"], "e": []}
     content = {name: name.upper() for name in uses}
     first = reach(content, uses)

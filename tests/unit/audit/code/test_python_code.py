@@ -292,7 +292,7 @@ def __getattr__(attr):
 """
 
 
-def test_names_rejected_by_a_table(tmp_path: Path) -> None:
+def test_names_rejected_by_a_table_are_explained(tmp_path: Path) -> None:
     packages: dict[str, audited.Files] = {
         "numpy==2.2": {"numpy/__init__.py": NUMPY, "numpy/_expired.py": EXPIRED}
     }

@@ -165,7 +165,9 @@ def packages(**versions: str) -> SourceModules:
         ("absent()", {}, None),
     ],
 )
-def test_truth_of_call(call: str, versions: dict[str, str], expected: bool | None) -> None:
+def test_truth_of_call_is_evaluated(
+    call: str, versions: dict[str, str], expected: bool | None
+) -> None:
     modules = packages(**versions)
     assert answer(modules, f"lib.tools::{call}") is expected
     assert answer(modules, f"lib::{call}") is expected

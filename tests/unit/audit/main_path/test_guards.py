@@ -61,7 +61,7 @@ RUNS, SKIPPED, UNKNOWN, HANDLED = (
     ],
     ids=str,
 )
-def test_guard_state_in_package_set(guard, state):
+def test_guards_are_evaluated_in_package_set(guard, state):
     assert evaluate(MODULES, guard) is state
 
 
@@ -268,7 +268,7 @@ ASKED = "    if not flag:\n        return False\n" + FOUND
         ("    return is_nvtx_available()\n", UNKNOWN, UNKNOWN),
     ],
 )
-def test_result_of_function_in_other_module(body: str, present, absent) -> None:
+def test_result_of_function_in_other_module_is_evaluated(body: str, present, absent) -> None:
     defined = f"from importlib.util import find_spec\ndef is_nvtx_available(flag=0):\n{body}"
     used = (
         "import sys\nfrom lib.tools import is_nvtx_available\n"

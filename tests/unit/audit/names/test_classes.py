@@ -165,7 +165,7 @@ def test_dynamic_attributes_are_unknown(name):
         ("a", None),
     ],
 )
-def test_class_of_receiver(receiver, expected):
+def test_class_of_receiver_is_found(receiver, expected):
     lookup_result = classes.class_of(MODULES, facts("user"), receiver)
     name = lookup_result.definition.name if isinstance(lookup_result.definition, Class) else None
     assert name == expected

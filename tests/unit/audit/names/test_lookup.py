@@ -137,7 +137,7 @@ class Searched(Modules):
         ("service_pb2", "State", "unknown", ""),
     ],
 )
-def test_lookup_states(module, name, state, home):
+def test_lookup_returns_state(module, name, state, home):
     lookup_result = look_up(Searched(), module, name)
     assert lookup_result.state == state
     assert (lookup_result.home.module if lookup_result.home else "") == home

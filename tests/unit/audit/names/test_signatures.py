@@ -129,7 +129,7 @@ def signature(name: str, *, bound: bool = True) -> CallSignature | None:
         ("Pair", ["left", "right"]),
     ],
 )
-def test_parameters_of_callables(name, takes):
+def test_parameters_of_callables_are_read(name, takes):
     call_signature = signature(name)
     assert call_signature is not None
     assert [parameter.name for parameter in call_signature.parameters] == takes
@@ -145,7 +145,7 @@ def test_indeterminable_signatures_are_unknown(name):
 
 
 @pytest.mark.parametrize("name", ["open_", "onto_open"])
-def test_functions_accepting_any_arguments(name):
+def test_signature_of_a_function_with_any_arguments_accepts_them(name):
     call_signature = signature(name)
     assert call_signature is not None
     assert call_signature.accepts("anything")

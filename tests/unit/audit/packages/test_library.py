@@ -118,7 +118,7 @@ def test_package_precedes_extension_module_and_source():
     assert find_modules(reversed(files)) == find_modules(files)
 
 
-def test_line_numbers_of_requirements():
+def test_requirements_have_line_numbers():
     lines = ["Name: x", "Requires-Python: >=3.9", "Requires-Dist: a", "  >=1", "Provides-Extra: e"]
     metadata = parse_metadata("\n".join(lines))
     assert metadata.requires == ("a >=1",)

@@ -32,7 +32,7 @@ def test_packages_are_found_by_name_and_by_module(package_set):
     assert package_set.owner("os.path") is None
 
 
-def test_modules_and_opaque_modules(package_set):
+def test_opaque_modules_are_known_without_content(package_set):
     facts = package_set.module("yaml")
     assert isinstance(facts, ModuleFacts)
     assert facts.file == "yaml/__init__.py"
@@ -72,7 +72,7 @@ def test_partial_set_has_all_modules_of_package_with_their_name(tmp_path):
 
 
 @pytest.mark.parametrize(("python", "there"), [("3.11", True), ("3.12", False)])
-def test_modules_removed_from_standard_library(tmp_path, python, there):
+def test_modules_removed_from_standard_library_are_missing(tmp_path, python, there):
     package_set = audited.package_set(tmp_path, {"demo==1": {}}, python=python)
     assert package_set.exists("distutils.core") is there
 

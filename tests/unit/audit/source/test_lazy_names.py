@@ -160,7 +160,7 @@ def test_lazy_loader_attach_is_read():
     assert not facts.dynamic
 
 
-def test_modules_assigned_in_sys_modules():
+def test_modules_assigned_in_sys_modules_are_read():
     facts = read(
         """
         sys.modules["pkg.moves"] = Moves()

@@ -333,7 +333,7 @@ def test_parameter_test_becomes_guard(test, callee):
     assert no.guards == (Guard("takes", f"m::{callee}", "!tags"),)
 
 
-def test_negated_and_computed_parameter_tests():
+def test_negated_and_computed_parameter_tests_are_read():
     guards = guards_of(
         """
         def f(key):

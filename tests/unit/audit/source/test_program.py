@@ -34,7 +34,7 @@ def _calls(source, callee):
     ],
 )
 @pytest.mark.parametrize("inside", [False, True])
-def test_keywords_of_a_call(before, call, keywords, more, inside):
+def test_keywords_of_a_call_are_read(before, call, keywords, more, inside):
     body = f"{before}\n{call}\n"
     if inside:
         body = "def main(x):\n" + "".join(f"    {line}\n" for line in body.splitlines())
@@ -58,7 +58,7 @@ RECEIVERS = [
 
 @pytest.mark.parametrize(("body", "receiver"), RECEIVERS)
 @pytest.mark.parametrize("inside", [False, True])
-def test_receiver_of_a_method(body, receiver, inside):
+def test_receiver_of_a_method_is_read(body, receiver, inside):
     if inside:
         body = "def main(j):\n" + "".join(f"    {line}\n" for line in body.splitlines())
     calls = _calls(f"from package import A, B\n{body}\n", "m")

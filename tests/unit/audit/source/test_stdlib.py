@@ -88,7 +88,7 @@ def test_module_table_matches_running_python():
         ("3.14", {"annotationlib", "compression"}, {"imp"}),
     ],
 )
-def test_modules_of_other_python(python, there, gone):
+def test_modules_of_other_python_are_known(python, there, gone):
     assert there <= stdlib.modules(python)
     assert not gone & stdlib.modules(python)
 
@@ -123,7 +123,7 @@ def test_remedy_for_a_module_names_the_pythons_that_have_it(module: str, having:
         ("typing", "no_such_name", set()),
     ],
 )
-def test_python_versions_lacking_name(module, name, lacking):
+def test_python_versions_without_a_name_are_listed(module, name, lacking):
     versions = [f"3.{minor}" for minor in range(10, 15)]
     lacking_versions = {
         version for version in versions if name in stdlib.lacks(version).get(module, ())

@@ -1,6 +1,6 @@
 """The CUDA and torch of a wheel, from its local version."""
 
-from imgbuild.wheel.build_tag import BuildTag, build_tag, torch_cxx11
+from imgbuild.wheel.local_version import LocalVersionLabel, local_version_label, torch_cxx11
 from tests.support.rows import each_row
 
 
@@ -22,7 +22,7 @@ from tests.support.rows import each_row
     ],
 )
 def test_local_version_describes_build(version, cuda, torch, cxx11):
-    assert build_tag(version) == BuildTag(cuda=cuda, torch=torch, cxx11=cxx11)
+    assert local_version_label(version) == LocalVersionLabel(cuda=cuda, torch=torch, cxx11=cxx11)
 
 
 @each_row(
@@ -38,5 +38,5 @@ def test_local_version_describes_build(version, cuda, torch, cxx11):
         ("2.6.0+cpu", None),
     ],
 )
-def test_abi_of_pytorch_wheels(version, cxx11):
+def test_abi_of_pytorch_wheels_depends_on_version(version, cxx11):
     assert torch_cxx11(version) is cxx11

@@ -15,8 +15,8 @@ TORCH = re.compile(r"torch([0-9]+\.[0-9]+)|(?<![a-z])pt([0-9])\.?([0-9]{1,2})(?=
 CXX11 = re.compile(r"cxx11abi(true|false)")
 
 
-class BuildTag(msgspec.Struct, frozen=True, kw_only=True):
-    """The CUDA ("12" or "12.4") and torch ("2.6") of a compiled wheel, "" without a tag.
+class LocalVersionLabel(msgspec.Struct, frozen=True, kw_only=True):
+    """The CUDA ("12" or "12.4") and torch ("2.6") of a compiled wheel, "" if the label has none.
 
     `cxx11`: whether it uses the C++11 ABI; None if the name does not contain it.
     """
@@ -26,7 +26,7 @@ class BuildTag(msgspec.Struct, frozen=True, kw_only=True):
     cxx11: bool | None = None
 
     def __bool__(self) -> bool:
-        return self != BuildTag()
+        return self != LocalVersionLabel()
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -34,11 +34,11 @@ class BuildTag(msgspec.Struct, frozen=True, kw_only=True):
         return (f"torch=={self.torch}.*",) if self.torch else ()
 
 
-def build_tag(version: str) -> BuildTag:
-    """The build tag in the local part of `version`."""
+def local_version_label(version: str) -> LocalVersionLabel:
+    """The label of `version`, the part after "+"."""
     local = version.partition("+")[2].lower()
     cuda, torch, cxx11 = CUDA.search(local), TORCH.search(local), CXX11.search(local)
-    return BuildTag(
+    return LocalVersionLabel(
         cuda="" if cuda is None else ".".join(filter(None, cuda.groups())),
         torch="" if torch is None else torch[1] or f"{torch[2]}.{torch[3]}",
         cxx11=None if cxx11 is None else cxx11[1] == "true",
