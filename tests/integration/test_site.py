@@ -127,7 +127,6 @@ def test_debian_packages_and_settings_that_changed_are_listed(project: Path) -> 
     assert "<li>variable removed: MINE<" in page
     page = (project / f"build/site/targets/{TARGET}.html").read_text()
     assert "<dt>Locked<dd>2026-04-02<" in page
-    assert "docker pull <b class=r>REGISTRY/REPOSITORY</b>@sha256:" in page
 
 
 def test_reports_of_vulnerabilities(project: Path) -> None:
