@@ -125,6 +125,8 @@ def test_debian_packages_and_settings_that_changed_are_listed(project: Path) -> 
     page = (project / "build/site/changes.html").read_text()
     assert f"<li>tzdata 2020a-0+deb12u1 → {new}<" in page
     assert "<li>variable removed: MINE<" in page
+    page = (project / f"build/site/targets/{TARGET}.html").read_text()
+    assert "<dt>Locked<dd>2026-04-02<" in page
 
 
 def test_hostile_vulnerability_reports_are_refused(project: Path) -> None:

@@ -354,6 +354,11 @@ def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window:
         ("vllm 0.33.0, python 3.12", "imgbuild resolve 'vllm==0.33.0' --python 3.12"),
         ("vllm 0.33.0, python 3.12", "without an image: cu130-vllm0.33.0-py312: needs"),
         ("vllm 0.25.1", "It is in 1 image and 1 retired image."),
+        ("vllm 0.8.5, TRL 1.x", "trl 1.1.0, 1.5.1, 1.9.2, 1.12.0"),
+        ("python 3.13, arm64", "These versions are together in 1 image."),
+        ("python 3.13, aarch64, vllm 0.8.5", "aarch64: in "),
+        ("flash-attn", "published as source that compiles CUDA code"),
+        ("vllm 1.y", "Not understood: vllm 1.y"),
         ("foo 3", "No image has it."),
         ("= ! ?", "Not understood"),
         ("torch 2.15.0", "refused: torch 2.15.0 in cu130-trl"),
@@ -382,6 +387,17 @@ def test_no_command_is_shown_for_impossible_or_unknown_requirements(
 ) -> None:
     shown(window, site, "together.html", versions=text)
     assert "imgbuild resolve" not in window.texts("#answer")[0]
+
+
+def test_filter_without_a_match_links_to_the_reasons(site: Path, window: Browser) -> None:
+    shown(window, site, "index.html", packages="flash-attn, vllm>=0.8")
+    (link,) = window.run(
+        "return [...document.querySelectorAll('#why a')].map(a => [a.href, a.offsetWidth > 0])"
+    )
+    assert link[0].endswith("together.html#versions=flash-attn%2C+vllm%3E%3D0.8")
+    assert link[1]
+    shown(window, site, "requirements.html", requirements="flash-attn\nvllm")
+    assert "flash-attn: it is published as source" in window.texts("#answer")[0]
 
 
 def test_range_of_extra_is_not_a_conflict(site: Path, window: Browser) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from imgbuild.show.lock_changes import VersionChange
 from imgbuild.site.history import DigestChange, SiteHistory
-from imgbuild.site.lock_changes import VersionChange
 from imgbuild.values import Arch
 
 CHANGE = DigestChange(

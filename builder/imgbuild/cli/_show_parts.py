@@ -34,7 +34,7 @@ from imgbuild.values import Arch, Digest
 
 LAYERS_HEAD = ("#", "layer", "MB", "unpacked", "contents", "digest")
 NUMBERS = frozenset({0, 2, 3})
-LAYERS_WIDTH = 80
+WIDTH = 80
 _BAR = re.compile(r"( *\d+  (?P<name>\S+) .*?B  )([█▏▎▍▌▋▊▉#]* *)(.*)")
 
 
@@ -62,7 +62,7 @@ def show_layers(selection: Selection) -> None:
         lines += [f"{item.target} {item.arch}"] if len(planned) > 1 else []
         if width == sys.maxsize:
             rows = [LAYERS_HEAD, *_rows(item, image)]
-            lines += aligned(rows, right=NUMBERS, width=LAYERS_WIDTH)
+            lines += aligned(rows, right=NUMBERS, width=WIDTH)
         else:
             lines += layer_bars.lines(_bars(item, image), width, blocks=_has_blocks())
     answer(planned, lines, _bar_style)
@@ -226,9 +226,9 @@ def show_tests(selection: Selection) -> None:
 
 
 def side_by_side_lines(left: Page, right: Page) -> list[str]:
-    """Two pages as a table, in which "=" marks rows with equal values."""
-    rows = side_by_side.rows(left, right)
-    lines = aligned(rows)
+    """Two pages as a table, in which "=" marks rows with equal values; 80 columns in a pipe."""
+    rows, width = side_by_side.rows(left, right), terminal_width()
+    lines = aligned(rows, width=WIDTH if width == sys.maxsize else width)
     console.info(
         f"= equal in both; packages that differ: imgbuild diff {left.row.target} {right.row.target}"
     )

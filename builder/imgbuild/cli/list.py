@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,9 +38,10 @@ from imgbuild.pipeline.cached_code_audit import Fit
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.project_paths import Project
 from imgbuild.report import Severity
-from imgbuild.resolve import python_support
+from imgbuild.resolve import python_support, source_only
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
+from imgbuild.smoke.records import RecordedRun
 from imgbuild.system import quoting
 from imgbuild.system.console import console
 from imgbuild.system.syntax import applies, parse_requirement, valid_requirement, within
@@ -128,7 +128,9 @@ class Filters(Group, frozen=True, kw_only=True):
         arch = _machine.gpu(self.gpu).arch if self.gpu is not None else None
         return [arch] if arch else []
 
-    def nothing(self, matrix: Matrix, arches: Sequence[Arch], reason: str = "") -> NothingSelected:
+    def nothing(
+        self, matrix: Matrix, arches: Sequence[Arch], project: Project, reason: str = ""
+    ) -> NothingSelected:
         """The error if no row matches, with the filters, `reason` and the best match."""
         given = self.words() + [f"--arch {arch}" for arch in arches]
         requests = {
@@ -150,6 +152,10 @@ class Filters(Group, frozen=True, kw_only=True):
         for package in requests.keys() - pinned:
             similar = notes.nearest(package, pinned)
             nearest = f"did you mean --with {similar}? {nearest}" if similar else nearest
+        locks = (locked for each in matrix.targets for locked in _locked(project, each))
+        for package in requests.keys() - set().union(*locks):
+            if absence := source_only.absence(package):
+                nearest = f"no image has {package}: {absence}; {nearest}"
         machine = [word for word in given if word.startswith(("--gpu ", "--driver "))]
         if machine:
             words = " ".join(quoting.word(part) for each in machine for part in each.split(" ", 1))
@@ -182,18 +188,35 @@ class Matcher:
 
     def matches_in_any_state(self, row: TableRow) -> bool:
         """Whether a row matches all filters but that of states."""
+        tested = self._filters.tested is None or any(run.good for run in self._runs(row))
+        return tested and self._untested_matches(row)
+
+    def _untested_matches(self, row: TableRow) -> bool:
+        """Whether a row matches all filters but those of states and tests."""
         cuda = self._filters.cuda
         return (
             (cuda is None or cuda in (row.cuda, row.cuda.split(".")[0]))
             and (not self._pythons or any(each.contains(row.python) for each in self._pythons))
             and (not self._needed or _has(self._project, row, self._needed))
             and ((self._model is None and not self._driver) or bool(self._fitting(row)))
-            and (
-                self._filters.tested is None
-                or _has_passed_on(self._project, row, self._filters.tested)
-            )
             and (self._runs_here is None or self._runs_here(row))
         )
+
+    def failed(self, rows: Iterable[TableRow]) -> list[str]:
+        """A note on rows that failed on `--tested`'s GPU and match the other filters, if any."""
+        names = [
+            row.target + (table.RETIRED if row.retired else "")
+            for row in rows
+            if self._filters.tested is not None
+            and any(not run.good for run in self._runs(row))
+            and self._untested_matches(row)
+        ]
+        where = "the failures: imgbuild show TARGET --tests"
+        return [f"failed on {self._filters.tested}: {', '.join(names)}; {where}"] if names else []
+
+    def _runs(self, row: TableRow) -> list[RecordedRun]:
+        """The runs on the GPU of `--tested`."""
+        return table.runs_on(table.with_images(self._project, row), self._filters.tested or "")
 
     def restricted(self, rows: Iterable[TableRow]) -> list[str]:
         """The targets of `rows` that the driver of `--driver` runs only with a restriction."""
@@ -309,21 +332,6 @@ def _has_extra(
     ]
     return bool(added) and all(
         within(versions.get(normalize(each.name)), each.specifier) for each in added
-    )
-
-
-def _has_passed_on(project: Project, row: TableRow, gpu: str) -> bool:
-    """Whether an image of the row passed a tier on `gpu`, "2 H200" for several of them."""
-    several = re.fullmatch(r"(\d+) (.+)", gpu)
-    number, name = several.groups() if several else ("", gpu)
-    runs = [
-        run for image in table.with_images(project, row).images for run in image.runs if run.good
-    ]
-    return any(
-        {*name.casefold().split()} <= {*each.casefold().split()}
-        and number in ("", str(len(run.gpu)))
-        for run in runs
-        for each in run.gpu
     )
 
 
@@ -491,7 +499,7 @@ def list_targets(
                 shown = msgspec.structs.replace(shown, state=str(state), reasons=state.reasons)
             rows.append(shown)
     if not rows:
-        raise filters.nothing(read, arches, matcher.too_old(every))
+        raise filters.nothing(read, arches, project, matcher.too_old(every))
     if order == "size":
         rows.sort(key=lambda row: table.to_pull(row) or sys.maxsize)
     if runs:
@@ -507,7 +515,8 @@ def list_targets(
         lines = aligned(table.narrow(rows, None if width == sys.maxsize else width, also))
     answer(rows, lines, None if form == "markdown" else _style)
     if form == "text" and not console.json:
-        for note in _notes(rows, hidden, matcher.restricted(rows), wide=wide):
+        failed = matcher.failed((*every, *retired))
+        for note in (*_notes(rows, hidden, matcher.restricted(rows), wide=wide), *failed):
             console.info(note)
 
 

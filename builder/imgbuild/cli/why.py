@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
@@ -25,6 +27,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.plan import image_digests
 from imgbuild.plan.plan import plan
 from imgbuild.project_paths import Project
+from imgbuild.resolve import source_only
 from imgbuild.show import dependencies
 from imgbuild.show.dependencies import AbsentPackage, PackageLayer, VersionReason
 from imgbuild.system.amounts import first_of, paragraph
@@ -33,6 +36,7 @@ from imgbuild.values import Arch, normalize
 
 WIDTH = 80
 NEWER = 4  # shown targets with a newer version, and versions of a package that a target lacks
+VERSION = re.compile("[<>=!~]")  # of a requirement with a version
 LACKS = 12  # shown packages that it would need, too
 PACKAGE = Annotated[
     str, typer.Argument(metavar="PACKAGE", help="The package, such as transformers.")
@@ -76,6 +80,7 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
     if name and lock_path(selection.project().images, package).exists():
         message = f"{package} is a target, but the first argument is the package"
         raise InputError(message, hint=f"imgbuild why {name} {package}")
+    _compared(package, name, selection)
     package_name = normalize(package)
     chosen = _dependencies.locked(selection, [name] if name else [])
     several = len(chosen) > 1
@@ -83,12 +88,16 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
         chosen = [(lock, arch) for lock, arch in chosen if package_name in lock.arch[arch].versions]
         if not chosen:
             message = f"no locked target has the package {package}"
-            raise NothingSelected(message, hint="imgbuild show TARGET --packages lists packages")
+            packages = "imgbuild show TARGET --packages lists packages"
+            raise NothingSelected(message, hint=source_only.absence(package_name) or packages)
     project = selection.project([name] if name else [])
     learned = constraints.read(project.images)
     if not several and package_name not in (lock := chosen[0][0]).arch[chosen[0][1]].versions:
         absent = _absent(selection, package_name, chosen[0], learned, offline=offline)
         if not absent:  # an error that names similar packages
+            if hint := source_only.absence(package_name):
+                message = f"{lock.target} has no package {package}"
+                raise InputError(message, hint=hint)
             dependencies.package_name(package, lock.arch[chosen[0][1]].versions, lock.target)
         answer(absent, [*_absent_lines(absent)])
         return
@@ -113,6 +122,17 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
         reason = _recorded(reason, matrix, project)
         newer = _newer(reason, matrix)
     answer([reason], [*_lines(reason, newer)])
+
+
+def _compared(package: str, name: str | None, selection: Filter) -> None:
+    """InputError for a package with a version, or for two packages: `resolve` compares these."""
+    names = (package, *([name] if name else []))
+    pins = {pin for target in published.load(selection.project().matrix).targets.values()
+            for pin in target.pins}  # fmt: skip
+    if VERSION.search(" ".join(names)) or (name and normalize(name) in pins):
+        hint = f"whether versions go together: imgbuild resolve {shlex.join(names)}"
+        message = f"{' '.join(names)}: expected a package and a target"
+        raise InputError(message, hint=hint)
 
 
 def _absent(

@@ -195,6 +195,19 @@ def is_source_project(package: str) -> bool:
     return package in PROJECTS
 
 
+def absence(package: str) -> str:
+    """Why images do not have `package`, and what to do; "" unless it is one of `PROJECTS`."""
+    project = PROJECTS.get(package)
+    if project is None:
+        return ""
+    without = "".join(f"; {setting}" for setting in project.without)
+    return (
+        "it is published as source that compiles CUDA code, and images are made of wheels; with a"
+        f" wheel from {project.releases}: imgbuild add '{package} @ https://….whl' in a project"
+        f"{'; without it: ' if without else ''}{without.removeprefix('; ')}"
+    )
+
+
 def is_nightly(version: str) -> bool:
     """Whether a version is that of a nightly build, which indexes of releases do not have."""
     return NIGHTLY.search(version) is not None

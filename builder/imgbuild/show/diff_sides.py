@@ -102,7 +102,12 @@ def _in_registry(client: Client, reference: Reference, reporter: Reporter) -> Di
             " labels are compared"
         )
     content = {arch: _content(image, attached) for arch, image in remote_image.images.items()}
-    return DiffSide(name=str(reference), arch=content, complete=attached is not None)
+    return DiffSide(
+        name=str(reference),
+        arch=content,
+        complete=attached is not None,
+        lock=attached.lock if attached else None,
+    )
 
 
 def _attached(

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from imgbuild import codec
 from imgbuild.audit.binaries import gpus
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.plan.image_digests import ImageDigests, TargetDigests
+from imgbuild.show import lock_changes
 from imgbuild.smoke.records import LISTED
 from imgbuild.system.amounts import count, first_of, size_text
 from imgbuild.values import Arch, Bytes, Digest
@@ -20,6 +22,8 @@ from imgbuild.values import Arch, Bytes, Digest
 NAMED = 5  # layers in a line of text
 WHEEL = "wheel"  # packages of this kind come first
 KINDS = {WHEEL: "wheels", "deb": "Debian packages", "interpreter": "interpreter"}
+# Settings that `properties` also has, and architectures, which have lines of their own.
+PROPERTIES = ("CUDA: ", "Python: ", "compute capabilities: ", *(f"{arch} " for arch in Arch))
 FEW = 20  # packages of a kind that a summary lists
 
 
@@ -56,7 +60,8 @@ class ArchDiff(msgspec.Struct, frozen=True, kw_only=True):
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
     """The changes of one target, or from the image `before` to `target`.
 
-    `absent` are architectures that only the old image has, `new` those that it lacks.
+    `absent` are architectures that only the old image has, `new` those that it lacks. `settings`
+    has a line for each change of the base and the settings between two locks.
     """
 
     target: str
@@ -64,6 +69,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     arch: dict[Arch, ArchDiff]
     absent: tuple[Arch, ...] = ()
     new: tuple[Arch, ...] = ()
+    settings: tuple[str, ...] = ()
 
 
 class DiffLayer(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,11 +94,15 @@ class SideContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One of two images. If it is not `complete`, only the packages in its labels are known."""
+    """One of two images. If it is not `complete`, only the packages in its labels are known.
+
+    `lock` is None without one.
+    """
 
     name: str
     arch: Mapping[Arch, SideContent]
     complete: bool = True
+    lock: Lock | None = None
 
 
 def diff(old: tuple[Lock, TargetDigests] | None, new: tuple[Lock, TargetDigests]) -> Diff:
@@ -116,6 +126,7 @@ def side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
             )
             for arch, image in target_digests.arch.items()
         },
+        lock=lock,
     )
 
 
@@ -148,7 +159,19 @@ def between(old: DiffSide | None, new: DiffSide) -> Diff:
         },
         absent=tuple(arch for arch in before if arch not in new.arch),
         new=tuple(arch for arch in new.arch if old and arch not in before),
+        settings=tuple(_settings(old.lock, new.lock)) if old else (),
     )
+
+
+def _settings(old: Lock | None, new: Lock | None) -> Iterator[str]:
+    """The changed settings, without those that are properties of an architecture's image."""
+    before, after = (
+        lock_changes.decoded(codec.encode(lock) if lock else None) for lock in (old, new)
+    )
+    if before and after:
+        for line in lock_changes.differences(before, after).settings:
+            if not line.startswith(PROPERTIES):
+                yield line
 
 
 def _compared_packages(old: DiffSide | None, new: DiffSide, arch: Arch) -> set[tuple[str, str]]:
@@ -261,6 +284,8 @@ def _lines(diff: Diff, body: Callable[[ArchDiff], Iterable[str]]) -> list[str]:
             for host in part.hosts
         ]
         lines += body(part)
+    if diff.settings:
+        lines += ["  base and settings:", *(f"  {line}" for line in diff.settings)]
     where = "only before" if name == diff.target else f"only in {diff.before}"
     lines.extend(f"{name} {arch}: {where}" for arch in diff.absent)
     return lines

@@ -170,8 +170,8 @@ def _commands(
         yield f"imgbuild push {name} {place}"
     job = f"imgbuild render {name} --format k8s-job --gpus {GPUS} --registry {place}"
     yield f"{job} -- {launch} train.py > job.yaml"
+    yield f"docker pull {place}@{target_digests.digest if registry else 'DIGEST'}"
     if registry:
-        yield f"docker pull {registry}@{target_digests.digest}"
         yield f"apptainer pull {name}.sif docker://{registry}@{target_digests.digest}"
 
 
@@ -196,7 +196,9 @@ def lines(page: Page) -> Iterator[str]:
         yield from _command(command)
     if page.images:
         name = shlex.quote(row.target)
-        yield from ("", f"More: imgbuild show {name} --guide, --tests, --layers, --packages")
+        parts = "--guide, --tests, --layers, --packages, --history"
+        yield ""
+        yield from _wrapped(f"More: imgbuild show {name} {parts}", INDENT, "")
 
 
 def _command(command: str) -> list[str]:

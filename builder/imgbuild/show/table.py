@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
@@ -128,8 +129,8 @@ def narrow(
 
     A wide terminal gets the columns of `MORE` that fit, after those of `columns_of`. If not
     everything fits, the months of tests are omitted, then versions are cut, then the versions of
-    STACKS omitted. If `width` is None (no terminal), the usual columns with whole versions are
-    used.
+    STACKS omitted, then the column of torch. If `width` is None (no terminal), the usual columns
+    with whole versions are used.
     """
     columns = {
         "name": [_name_with_mark(row, RETIRED) for row in table],
@@ -152,6 +153,8 @@ def narrow(
         if not _fits(columns, width):
             columns |= {STACK: _stacks(table, lambda _: "")}
             columns |= {"name": [_name_with_mark(row, RETIRED_BRIEF) for row in table]}
+        if not _fits(columns, width):
+            del columns["torch"]
         for head, (before, cell) in MORE.items():
             wider = _with(columns, before, head, [cell(row) for row in table])
             columns = wider if head not in columns and _fits(wider, width) else columns
@@ -234,6 +237,19 @@ def record(row: TableRow, *, brief: bool = False) -> str:
     return f"{number}{name}" if brief else f"{number}{name} {best.started[:7]}"
 
 
+def runs_on(row: TableRow, gpu: str) -> list[RecordedRun]:
+    """The runs of a row with images on `gpu`, such as "H200", or "2 H200" for two of them."""
+    several = re.fullmatch(r"(\d+) (.+)", gpu)
+    number, name = several.groups() if several else ("", gpu)
+    return [
+        run
+        for image in row.images
+        for run in image.runs
+        if number in ("", str(len(run.gpu)))
+        and any({*name.casefold().split()} <= {*each.casefold().split()} for each in run.gpu)
+    ]
+
+
 def blocks(table: Sequence[TableRow], width: int) -> list[str]:
     """The header and values of `cells` as a paragraph for each row, at most `width` wide.
 
@@ -288,6 +304,8 @@ def cells(table: Sequence[TableRow]) -> list[list[str]]:
     columns["flashinfer"] = [_flashinfer(row) for row in table]
     columns["arch"] = [", ".join(row.arch) for row in table]
     columns["as of"] = [row.as_of for row in table]
+    if any(row.images for row in table):
+        columns["pull"] = [_to_pull(row) for row in table]
     if any(row.state for row in table):
         columns["state"] = [row.state for row in table]
     if any(row.images for row in table):

@@ -19,6 +19,7 @@ from imgbuild.doctor.host import Host, HostGpu
 from imgbuild.doctor.targets import TargetNeeds, diagnose, driver_text, is_compiled, judge, offer
 from imgbuild.plan.image_digests import LayerDigests
 from imgbuild.report import Floors
+from imgbuild.resolve import source_only
 from imgbuild.show.page import PageImage
 from imgbuild.site import gpu_names
 from imgbuild.site.catalogue import SiteSources
@@ -72,6 +73,7 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
         ],
         **_package_versions(locked, images),
         **_requires(catalogue),
+        "sources": {name: source_only.absence(name) for name in source_only.PROJECTS},
         "unlocked": [_unlocked(target) for target in catalogue.targets if not target.lock],
         "constraints": [
             {

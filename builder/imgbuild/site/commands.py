@@ -102,7 +102,7 @@ def _commands(
         f" {LAUNCH}",
     )
     if rendered:
-        yield _two_nodes(lock, sif, ray=ray)
+        yield _two_nodes(lock, sif, get, ray=ray)
         yield _kubernetes(target, repository)
         if ray:
             yield _ray(target, repository)
@@ -114,8 +114,8 @@ def _commands(
     )
 
 
-def _two_nodes(lock: Lock, sif: str, *, ray: bool) -> Command:
-    """A job on two nodes: by verl, on a Ray cluster, or by torchrun."""
+def _two_nodes(lock: Lock, sif: str, get: str, *, ray: bool) -> Command:
+    """A job on two nodes: by verl, on a Ray cluster, or by torchrun. `get` makes the SIF."""
     if not ray:
         job, program = "torchrun", SCRIPT
     elif all("verl" in locked.versions for locked in lock.arch.values()):
@@ -123,7 +123,7 @@ def _two_nodes(lock: Lock, sif: str, *, ray: bool) -> Command:
     else:
         job, program = "ray", PROGRAM
     text = (
-        f"imgbuild slurm {shlex.quote(lock.target)} --job {job} --sif-file {sif} --nodes 2"
+        f"{get}\nimgbuild slurm {shlex.quote(lock.target)} --job {job} --sif-file {sif} --nodes 2"
         f" --gpus {GPUS} \\\n  --time 4:00:00 -- {program} > job.sh\nsbatch job.sh"
     )
     return Command(title=TWO_NODES, text=text)

@@ -17,8 +17,8 @@ from imgbuild.matrix.fields import NAME, Line, Name
 from imgbuild.plan import digest_history
 from imgbuild.plan.digest_history import CommittedDigests, DigestCommit
 from imgbuild.project_paths import Project
-from imgbuild.site import lock_changes
-from imgbuild.site.lock_changes import LockChanges, VersionChange
+from imgbuild.show import lock_changes
+from imgbuild.show.lock_changes import LockChanges, VersionChange
 from imgbuild.system import git
 from imgbuild.values import Arch, Bytes, Digest
 

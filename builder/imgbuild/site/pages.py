@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -372,6 +373,13 @@ def _chosen(text: str) -> Markup:
     return plain
 
 
+def _pull(target: SiteTarget, registry: str) -> str:
+    """Commands that pull a target by digest; without a registry, after a push to the reader's."""
+    place = registry or commands.REPOSITORY
+    pull = f"docker pull {place}@{target.page.digest}"
+    return pull if registry else f"imgbuild push {shlex.quote(target.name)} {place}\n{pull}"
+
+
 def _markdown(text: str) -> Markup:
     """Headings one level lower, lists, code and paragraphs; HTML and links remain text."""
     parser = MarkdownIt("zero").enable(["heading", "list", "code", "backticks"])
@@ -416,6 +424,7 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "chosen": _chosen,
     "markdown": _markdown,
     "prose": _prose,
+    "pull": _pull,
     "standing": test_runs.standing,
     "cve_counts": _cve_counts,
     "cve_rows": _cve_rows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,12 @@ def test_impossible_requests_are_refused(imgbuild: Command) -> None:
     assert (done.status, "did you mean torch?" in done.stderr) == (InputError.exit_code, True)
     done = imgbuild("why", "torch", "nothing")
     assert done.status == NothingSelected.exit_code
+    for words in (("torch==2.6",), ("torch", "trl"), ("torch", "trl>=1")):
+        done = imgbuild("why", *words)
+        hint = f"imgbuild resolve {shlex.join(words)}"
+        assert (done.status, hint in done.stderr) == (InputError.exit_code, True)
+    for words in (("flash-attn",), ("flash-attn", TARGET)):
+        assert "published as source" in imgbuild("why", *words).stderr
 
 
 def test_summary_of_all_targets_fits_80_columns(imgbuild: Command, project: Path) -> None:

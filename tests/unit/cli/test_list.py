@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,8 @@ def test_order_by_size_begins_with_the_smallest_image() -> None:
     sizes = [row[place:].split()[0] for row in rows]
     assert sizes == [*sorted(size for size in sizes if size != "-"), *["-"] * sizes.count("-")]
     assert head.split()[-2:] == ["pull", "tested"]
+    done = CliRunner().invoke(app, ["list", "--wide", "--with", "ray", *matrix])
+    assert re.search(r"  [3-6]\.\d GB  locked  ", done.stdout)
 
 
 def test_an_extra_needs_its_packages_in_the_image() -> None:

@@ -311,6 +311,10 @@ def test_targets_that_passed_on_a_gpu_are_listed(
     names = {line.split()[0] for line in lines}
     assert has in names
     assert lacks not in names
+    failed = imgbuild("list", "--tested", "H200", *matrix_options).stderr
+    assert "cu130-vllm0.20.2 (retired); the failures: imgbuild show TARGET --tests" in failed
+    failed = imgbuild("list", "--tested", "H200", "--cuda", "12.6", *matrix_options).stderr
+    assert "failed" not in failed
     done = imgbuild("list", "--tested", "RTX 4090", *matrix_options)
     assert done.status == NothingSelected.exit_code
     assert "--tested RTX 4090" in done.stderr
@@ -386,6 +390,9 @@ def test_empty_result_names_filters_and_nearest_target(imgbuild: Command) -> Non
     done = imgbuild("list", "--gpu", "V100", *matrix_options)
     assert "GPU V100 has compute capability 7.0, images need at least 7.5" in done.stderr
     assert "at least" not in imgbuild("list", "--gpu", "A100", "--cuda", "11").stderr
+    done = imgbuild("list", "--with", "flash_attn>=2", *matrix_options)
+    assert "no image has flash-attn: it is published as source" in done.stderr
+    assert 'without it: attn_implementation="sdpa"' in done.stderr
     for words in (
         ("--gpu", "hopper"), ("--with", "verl>="), ("--driver", "new"), ("--python", "3.x"),
     ):  # fmt: skip
@@ -411,6 +418,8 @@ def test_two_targets_are_side_by_side(imgbuild: Command) -> None:
     assert cells["CUDA"].split() == ["CUDA", "12.4", "13.0"]
     assert rows[2].startswith("=  Python ") == (len(set(rows[2].split()[2:])) == 1)
     assert f"imgbuild diff {TARGET} {UNLOCKED}" in done.stderr
+    wide = imgbuild("show", "cu124-vllm", "cu130-verl0.9", "--matrix", str(ROOT / "matrix.yaml"))
+    assert max(map(len, wide.stdout.splitlines())) <= 80
     both = json.loads(imgbuild("show", TARGET, UNLOCKED, "--json").stdout)
     assert [each["row"]["target"] for each in both] == [TARGET, UNLOCKED]
 

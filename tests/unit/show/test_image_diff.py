@@ -34,6 +34,17 @@ def test_a_moved_package_pulls_its_own_layer():
     assert image_diff.words(difference)[1] == "  trl 1.0 → 1.1"
 
 
+def test_changed_settings_are_listed_without_properties_of_the_image():
+    old = samples.lock()
+    settings = msgspec.structs.replace(old.settings, readme="text", env={"A": "1"})
+    new = msgspec.structs.replace(old, settings=settings, cuda="13.0")
+    difference = image_diff.diff(locked_targets(old), locked_targets(new))
+    assert "a README was added: /opt/imgbuild/README" in difference.settings
+    assert any(line.startswith("variable added: A") for line in difference.settings)
+    assert not any("CUDA" in line for line in difference.settings)
+    assert "  base and settings:" in image_diff.words(difference)
+
+
 def test_everything_is_new_without_old_lock():
     new = locked_targets(samples.lock())
     part = image_diff.diff(None, new).arch[Arch.X86_64]

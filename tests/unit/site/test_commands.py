@@ -36,6 +36,20 @@ def test_an_image_is_named_by_its_digest(shown: SiteTarget, title: str) -> None:
     assert f"registry.example/owner/images@{shown.digests.digest}" in text(shown, title)
 
 
+def test_a_job_of_two_nodes_begins_with_the_sif(shown: SiteTarget) -> None:
+    one, two = (text(shown, f"Slurm, {nodes}").splitlines() for nodes in ("one node", "two nodes"))
+    assert one[0] == two[0]
+    assert one[0].startswith("apptainer pull cu130-verl0.9.sif ")
+
+
+def test_a_pull_by_digest_follows_a_push_without_a_registry(shown: SiteTarget) -> None:
+    pull = pages.FILTERS["pull"]
+    assert pull(shown, "registry.example/owner/images") == text(shown, "Docker").splitlines()[0]
+    lines = str(pull(shown, "")).splitlines()
+    assert lines[0] == f"imgbuild push cu130-verl0.9 {commands.REPOSITORY}"
+    assert lines[1] == f"docker pull {commands.REPOSITORY}@{shown.page.digest}"
+
+
 def test_commands_are_words_of_a_shell(shown: SiteTarget) -> None:
     for command in shown.commands:
         lines = command.text.replace("\\\n", "").splitlines()

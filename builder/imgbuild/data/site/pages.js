@@ -57,6 +57,9 @@
         : total) + driverHint(value.driver) + packageHint(value.packages);
       document.getElementById("restrictions").hidden = !all(".restricted").length;
       document.getElementById("none").hidden = current > 0;
+      const why = document.getElementById("why");
+      why.hidden = !value.packages.trim();
+      why.firstElementChild.href = `together.html#${new URLSearchParams({ versions: value.packages })}`;
       planned(value, active, data.unlocked);
     });
   }
@@ -325,6 +328,8 @@
         paragraph(requirementVerdict(current), "verdict"),
         skipped("Not compared", given.skipped),
         marked ? paragraph("Environment markers are not evaluated.", "muted") : null,
+        list(given.read.filter(({ name }) => data.sources[name] && !data.versions[name])
+          .map(({ name }) => `${name}: ${data.sources[name]}`)),
         ...current.slice(0, 6).map(card),
         details(`The other ${count(current.length - 6, "image")}`, current.slice(6).map(card)),
         details("Retired images", compared.filter(entry => target(entry).retired).map(card)),

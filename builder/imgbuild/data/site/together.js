@@ -7,14 +7,19 @@
     commands, count, distinct, element, link, list, mark, paragraph, show, skipped, whenChanged,
   } = window.imgbuildElements;
   const { allows, separated } = versions;
-  const FACTS = ["cuda", "python"]; // which people name with packages
 
-  /** The data, with the CUDA release and the Python of each image as if they were packages. */
+  const ARCHES = { "arm64": "arm64", "aarch64": "arm64", "x86-64": "x86_64", "amd64": "x86_64" };
+  const FACTS = ["cuda", "python", ...Object.keys(ARCHES)]; // which people name with packages
+
+  /** The data, with CUDA release, Python and architecture of each image as if they were packages. */
   function withFacts(data) {
     const facts = { cuda: {}, python: {} };
-    data.images.forEach(({ cuda, target }, number) => {
+    data.images.forEach(({ arch, cuda, target }, number) => {
       (facts.cuda[cuda] ||= []).push(number);
       (facts.python[data.targets[target].python] ||= []).push(number);
+      for (const name of Object.keys(ARCHES).filter(each => ARCHES[each] === arch)) {
+        ((facts[name] ||= {})[""] ||= []).push(number);
+      }
     });
     return { ...data, versions: { ...data.versions, ...facts } };
   }
@@ -27,7 +32,7 @@
   function nextCommand(data, requests, impossible) {
     const release = ({ specifier }) => specifier.replace(/[=*~><!]|\.\*$/g, "").split(",")[0];
     const facts = requests.filter(({ name }) => FACTS.includes(name))
-      .map(each => ` --${each.name} ${release(each)}`);
+      .map(each => ARCHES[each.name] ? ` --arch ${ARCHES[each.name]}` : ` --${each.name} ${release(each)}`);
     // A whole release, which was read as all its builds, can be audited.
     const exact = requests.filter(({ name }) => !FACTS.includes(name)).map(request => {
       const whole = /^==(\d+\.\d+\.\d+)\.\*$/.exec(request.specifier);
@@ -191,7 +196,7 @@
   function needs(data, request) {
     return known(data, request).flatMap(version =>
       ((data.requires[request.name] || {})[version] || []).map(line => ({
-        version, line: requires(request.name, version, line),
+        name: request.name, version, line: requires(request.name, version, line),
         need: versions.requirements(line, false).read[0],
       }))).filter(({ need }) => need && !need.marker);
   }
@@ -212,6 +217,18 @@
       .map(([one, other]) => ({ kind: "obstacle", text: `${one.line}; ${other.line}` }));
   }
 
+  /** Texts of pairs of requirements, once for all versions of which they and the `end` are equal. */
+  function merged(found) {
+    const groups = new Map();
+    for (const { pair, end } of found) {
+      const key = [...pair.map(({ name, need }) => `${name} ${need.line}`), end].join("\n");
+      if (!groups.has(key)) groups.set(key, { pair, end, having: pair.map(() => new Set()) });
+      pair.forEach(({ version }, place) => groups.get(key).having[place].add(version));
+    }
+    return [...groups.values()].map(({ pair, end, having: every }) => pair.map(({ name, need }, place) =>
+      requires(name, [...every[place]].sort(versions.compare).join(", "), need.line)).join("; ") + end);
+  }
+
   /** What stops or limits two packages through a third one: its versions here, known incompatibilities. */
   function indirectly(data, requests) {
     const found = requests.flatMap((left, number) => requests.slice(number + 1).flatMap(right =>
@@ -226,13 +243,15 @@
         const clashes = both.filter(version => rules.some(rule => versions.satisfies(version, rule.clash)));
         return [
           ...possible.length && !both.length
-            ? [`${one.line}; ${other.line}: no version of ${name} in the images satisfies both`] : [],
-          ...rules.map(rule => `${one.line}; ${other.line}. With ${name}` +
-            ` ${clashes.join(", ")} of the images, ${rule.package} has a known defect: ${rule.why};` +
-            ` ${rule.cure}`),
+            ? [{ pair: [one, other], end: `: no version of ${name} in the images satisfies both` }] : [],
+          ...rules.map(rule => ({
+            pair: [one, other],
+            end: `. With ${name} ${clashes.join(", ")} of the images, ${rule.package} has a known` +
+              ` defect: ${rule.why}; ${rule.cure}`,
+          })),
         ];
       })));
-    const lines = distinct(found);
+    const lines = merged(found);
     return lines.length ? [element("h3", { text: "Through a package that both need" }), list(lines)] : [];
   }
 
@@ -300,13 +319,13 @@
       const others = Object.keys(data.versions[request.name] || {}).sort(versions.compare);
       return [element("li", { text: others.length
         ? `${request.line}: in no image; the images have ${others.join(", ")}`
-        : `${request.line}: no image has this package` })];
+        : `${request.line}: no image has this package${data.sources[request.name] ? `: ${data.sources[request.name]}` : ""}` })];
     }
     const beside = requests.filter(other => other !== request).map(({ name }) => {
       const here = Object.entries(data.versions[name] || {})
         .filter(([, every]) => every.some(number => numbers.includes(number)))
         .map(([version]) => version).sort(versions.compare);
-      return here.length ? `${name} ${here.join(", ")}` : `no ${name}`;
+      return here.length ? `${name} ${here.join(", ")}`.trim() : `no ${name}`;
     });
     return [linked(
       `${request.line}: in ${count(targetsOf(numbers).length, "image")}`

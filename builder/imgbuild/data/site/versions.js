@@ -171,7 +171,9 @@
       .map(text => text.trim())
       .filter(Boolean);
     const read = texts.map(text => CLAUSE.exec(text));
-    return read.every(Boolean) ? read : ABSENT;
+    const known = clause => clause && (clause[1] === "===" ||
+      parse(/^[!=]=$/.test(clause[1]) ? clause[2].replace(/\.\*$/, "") : clause[2]));
+    return read.every(known) ? read : ABSENT;
   }
 
   /** Whether `specifier` allows `text`, pre-releases included. */
@@ -189,7 +191,8 @@
 
   /**
    * The requirements of a text, one a line: name, specifier, and the line. `loose`: "torch 2.7" and
-   * "torch==2.7" mean 2.7 with all its patch releases. `skipped` are lines that are not compared.
+   * "torch==2.7" mean 2.7 with all its patch releases, as does "torch 2.7.x". `skipped` are lines
+   * that are not compared.
    */
   function requirements(text, loose) {
     const read = [],
@@ -208,6 +211,7 @@
         );
         let specifier = match ? match[3].trim() : "";
         if (match && loose && /^v?\d[\w.!+]*$/.test(specifier)) specifier = `==${specifier}`;
+        if (match && loose) specifier = specifier.replace(/^(==\s*\d[\d.]*)\.x$/i, "$1.*");
         if (match && loose)
           specifier = specifier.replace(/^==\s*(\d+(?:\.\d+)*(?:\.?post\d+)?)$/, (_, version) =>
             /post/.test(version) ? `==${version}` : `==${version}.*`,

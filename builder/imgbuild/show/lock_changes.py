@@ -1,4 +1,4 @@
-"""Differences between two committed locks: versions, base, settings (separate: size)."""
+"""Differences between two committed locks: versions, base, settings."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from imgbuild.site import lock_changes
-from imgbuild.site.lock_changes import VersionChange
+from imgbuild.show import lock_changes
+from imgbuild.show.lock_changes import VersionChange
 from tests.support.rows import each_row
 
 DEB = {"package": "openssl", "version": "3.0.17-1~deb12u2", "arch": "amd64"}
