@@ -74,7 +74,7 @@ def main() -> None:
     project: Path = options.project.resolve()
     locked = project.glob("images/*/digests.json")
     targets = options.target or sorted(path.parent.name for path in locked)
-    work = Path(tempfile.mkdtemp(prefix="imgbuild-reproduce-", dir=options.work))
+    work = Path(tempfile.mkdtemp(prefix="imgbuild-reproduce-", dir=options.work)).resolve()
     # Another user must be able to enter it.
     work.chmod(0o755)
     failures = 0

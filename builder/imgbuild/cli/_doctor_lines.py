@@ -16,7 +16,7 @@ from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun
 
 FRAMEWORKS = ("vllm", "sglang", "verl", "unsloth", "deepspeed", "trl")
-HEAD = ("target", "as of", "has", "tested")
+HEAD = ("target", "as of", "Python", "has", "tested")
 FULL = "full driver"  # the column of targets that run with a restriction
 SHOWN = 2  # frameworks of a target
 ORDER = "fewest restrictions, then recommended, general, newest CUDA release, latest date"
@@ -75,17 +75,15 @@ def _remarks(host: Host, verdict: TargetFit) -> Iterator[str]:
 
 
 def _table(names: Sequence[str], rows: Rows, full: Mapping[str, str]) -> list[str]:
-    """The header and a line for each target; a narrow terminal has no months, then no dates."""
+    """The header and a line for each target; a narrow terminal has fewer columns."""
     lines: list[str] = []
-    for brief, dated in ((False, True), (True, True), (True, False)):
+    for brief, dropped in ((False, 0), (True, 0), (True, 1), (True, 2)):  # months, dates, Python
         cells = [_cells(name, rows.get(name), brief=brief) for name in names]
         heads = [HEAD, *cells]
         if any(full[name] for name in names):
             column = [FULL, *(full[name] or table.NONE for name in names)]
             heads = [(*cell, more) for cell, more in zip(heads, column, strict=True)]
-        if not dated:
-            heads = [(cell[0], *cell[2:]) for cell in heads]
-        lines = aligned(heads, width=sys.maxsize)
+        lines = aligned([(cell[0], *cell[1 + dropped :]) for cell in heads], width=sys.maxsize)
         if max(map(len, lines)) + len(GAP) <= terminal_width():
             break
     return [f"{GAP}{line}" for line in lines]
@@ -98,9 +96,10 @@ def _name(verdict: TargetFit) -> str:
 
 def _cells(name: str, row: TableRow | None, *, brief: bool) -> tuple[str, ...]:
     if row is None:
-        return (name, table.NONE, table.NONE, table.NONE)
+        return (name, *[table.NONE] * (len(HEAD) - 1))
     named = [f"{each} {row.pins[each]}" for each in FRAMEWORKS if each in row.pins]
-    return (name, row.as_of, ", ".join(named[:SHOWN]) or table.NONE, _record(row, brief=brief))
+    has = ", ".join(named[:SHOWN]) or table.NONE
+    return (name, row.as_of, row.python, has, _record(row, brief=brief))
 
 
 def _record(row: TableRow, *, brief: bool) -> str:

@@ -95,9 +95,9 @@ def cves(
 ) -> None:  # fmt: skip
     """List known vulnerabilities of locked targets.
 
-    Compares the Python and Debian packages of a lock with the advisories of OSV. Only advisories
-    are downloaded, and cached for a day; nothing is built. `accept_cves:` in matrix.yaml accepts
-    vulnerabilities until a given date.
+    Compares the Python and Debian packages of a lock, and CPython if it comes from a standalone
+    build, with the advisories of OSV. Only advisories are downloaded, and cached for a day; nothing
+    is built. `accept_cves:` in matrix.yaml accepts vulnerabilities until a given date.
 
     Exits with status 4 if a vulnerability of at least --severity is not accepted. If the server
     cannot be reached, accepted and cached vulnerabilities are listed, with the packages that were

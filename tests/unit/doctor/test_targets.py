@@ -150,7 +150,7 @@ def test_a_retired_target_is_marked_and_used_only_where_no_other_fits() -> None:
     assert [each.target for each in diagnosis.verdicts] == ["cu130-vllm", "cu124-vllm", "cu130-old"]
     lines = list(verb._lines(diagnosis, {}))
     assert lines[lines.index("fits: 2 targets") :][3:5] == [
-        "  cu130-vllm  -      -    -", "  retired: cu130-old"
+        "  cu130-vllm  -      -       -    -", "  retired: cu130-old"
     ]  # fmt: skip
     assert "cu130-old is retired: cu130-vllm takes its place" in lines
     assert targets.diagnose(MACHINE, [retired]).best == "cu130-old"
@@ -201,6 +201,12 @@ def test_targets_with_the_same_restriction_are_one_group_within_80_columns(
     full = {line.split()[0]: line.split()[-1] for line in rows}
     assert (full["cu124-vllm0.8.5"], full["cu128-verl0.6"]) == ("550.54.14", "570.26")
     assert "use: cu124-vllm0.8.5 " in text
+    with terminal.stdout(monkeypatch) as screen:
+        monkeypatch.setenv("COLUMNS", "110")
+        Command(monkeypatch, capsys)(*words)
+    (head,) = (line for line in screen.lines if line.startswith("  target "))
+    (row,) = (line for line in screen.lines if line.startswith("  cu124-vllm0.8.5 "))
+    assert row[head.index("Python") :].startswith("3.11 ")
 
 
 def test_old_glibc_applies_only_without_image() -> None:
