@@ -167,17 +167,11 @@ def _torch_symbol(package: str, symbol: str, file: str, facts: Facts) -> Reason:
         cause += (
             ": it needs the C++11 ABI (__cxx11), which torch's wheels on PyPI have from 2.7.0 on"
         )
-    cure = (
-        f"install the torch that this {package} was built for, or a build of {package} for the"
-        f" installed torch"
-    )
+    cure = f"{_rebuilt(package)}, or install the torch that this {package} was built for"
     exported = releases.symbol(symbol)
     if exported is not None and not old:
         cause += f": {symbol} is in torch{exported.spec} only"
-        cure = (
-            f"install a torch{exported.spec} that this {package} was built for, or a build of"
-            f" {package} for the installed torch"
-        )
+        cure = f"{_rebuilt(package)}, or install 'torch{exported.spec}'"
     if package == "vllm" and version is not None and (build := table.torch_of(version)):
         cause = (
             f"vllm {version} was compiled for torch {build.version}"
@@ -199,6 +193,16 @@ def _torch_symbol(package: str, symbol: str, file: str, facts: Facts) -> Reason:
     if package == "flash-attn":
         return _flash_attn(cause, facts)
     return Reason(code="IMG901", cause=cause, cure=cure, confidence="high")
+
+
+def _rebuilt(package: str) -> str:
+    """How to get a build of an extension for the installed torch."""
+    if package == "an extension" or package.endswith(".so"):
+        return f"build {package} again for the installed torch, from an empty build folder"
+    return (
+        f"install a release of {package} for the installed torch, or build it for that: pip install"
+        f" --no-build-isolation --no-cache-dir --force-reinstall --no-deps {package}"
+    )
 
 
 def _companion(package: str, torch: Version | None, file: str) -> str:

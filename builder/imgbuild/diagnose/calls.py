@@ -14,7 +14,7 @@ from imgbuild.diagnose.finding import Reason
 
 PASSED_ON = "(*args, **kwargs)"  # a line that calls what another package names
 KEYWORD = re.compile(
-    r"(?:(?:\w{0,60}Error|Exception|failed|raised): )(?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?"
+    r"(?:(?:\w{0,60}Error|Exception|raised|[Ff]ailed(?: to [\w ]{2,40})?): )(?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?"
     r"[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword argument '(?P<name>\w+)'"
 )
 IMPORT = re.compile(
@@ -36,6 +36,16 @@ NO_FILE_NAME = re.compile(
 OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
 NEAR = re.compile(r"Did you mean: '(\w+)'")
 ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
+# Of a folder with sources in place of an installed package.
+FROM_SOURCES = re.compile(
+    r"cannot import name '(?P<name>\w+)' from '(?P<module>\w[\w.]*)' \((?P<file>/[^()\s]{1,300})\)"
+)
+INSTALLED = re.compile(r"(?:site|dist)-packages/")
+# Methods of texts only.
+OF_TEXTS = re.compile(
+    r"lower|upper|casefold|startswith|endswith|r?split|splitlines|[lr]?strip|removeprefix|removesuffix"
+)
+MODEL_CLASS = re.compile(r"(?:Model|For[A-Z]\w+)$")
 # Their models are separate classes, although transformers has some of the same names.
 OWN_MODELS = ("vllm", "sglang")
 
@@ -144,6 +154,64 @@ def _replaced(text: str, _caller: str, _code: str, _facts: Facts) -> Reason | No
     )
 
 
+def from_sources(text: str) -> Reason | None:
+    """The cause if a name is looked up in a folder with the sources of a known package."""
+    match = FROM_SOURCES.search(text)
+    if match is None or INSTALLED.search(match["file"]):
+        return None
+    top = match["module"].partition(".")[0]
+    folder, found, _ = match["file"].partition(f"/{top}/")
+    if not found or not releases.owner(top):
+        return None
+    return Reason(
+        code="IMG902",
+        cause=f"{top} is imported from the sources in {folder}, whose {match['module']} has no"
+        f" {match['name']}: they were not built there, or are of another version than the code that"
+        " imports it",
+        cure=f"run from another folder (cd /), so that an installed {top} is imported, or check out"
+        f" the release that the code requires in {folder} and build it there: pip install -e ."
+        " --no-build-isolation",
+    )
+
+
+def _text_expected(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
+    """The cause if an object is passed where a text is expected, on which a method is called."""
+    match = ATTRIBUTE.search(text) if "AttributeError" in text[:60] else None
+    if match is None or match["module"] or not OF_TEXTS.fullmatch(match["name"]):
+        return None
+    full = re.search(rf"'([\w.]+)' object has no attribute '{match['name']}'", text)
+    owner = full[1] if full else match["owner"] or match["bare"]
+    if owner.islower() and "." not in owner or owner == "NoneType":
+        return None
+    user = releases.package_name(caller) or "the code"
+    return Reason(
+        code="IMG905",
+        cause=f"an object ({owner}) is passed where {user} expects a text, such as a name or path:"
+        f" it calls .{match['name']}() on it",
+        cure="pass the name or path in its place (of a tokenizer or model x: its folder, or"
+        " x.name_or_path; of a dtype or device: its name, such as 'bfloat16'), also in options that"
+        f" another package hands over to {user}",
+    )
+
+
+def _model_method(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
+    """The cause if transformers passes a new argument to a method of a model's own code."""
+    match = KEYWORD.search(text) if caller in ("", "transformers") else None
+    owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
+    if match is None or not MODEL_CLASS.search(owner) or not method.startswith("_"):
+        return None
+    if method.startswith("__") or releases.owner(owner):
+        return None
+    return Reason(
+        code="IMG905",
+        cause=f"the code of the model ({owner}) was written for another transformers: the installed"
+        f" one passes {match['name']} to {method}, which does not accept it",
+        cure="install the transformers that the model's card or transformers_version in its"
+        " config.json names (pip install 'transformers<5' if that is a 4.x), or download the"
+        " model's code again in its newest revision",
+    )
+
+
 def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
     """The cause if a package lacks a name or module that it imports from itself.
 
@@ -174,7 +242,8 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
         return None
     name, package = match["name"], releases.package_name(caller)
     of_engine = f"self.{name}" in code and package in OWN_MODELS
-    if releases.member(owner, name) is not None and not of_engine:
+    known = releases.member(owner, name)
+    if known is not None and known.package != package and not of_engine:
         return None
     if owner.endswith("Config") and package not in ("transformers", "peft"):
         return Reason(
@@ -259,7 +328,9 @@ FUNCTIONS = (
     _member,
     _replaced,
     _own_name,
+    _text_expected,
     _unexpected_object,
+    _model_method,
     _undefined,
     _function_keyword,
 )

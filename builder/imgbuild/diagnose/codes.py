@@ -22,7 +22,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 def every() -> dict[str, Explanation]:
     """The explanations of all codes, in their order."""
-    return {each.code: each for each in sorted(_all(), key=lambda each: each.code)}
+    return {each.code: each for each in sorted(_all(), key=lambda each: int(each.code[3:]))}
 
 
 def _all() -> Iterator[Explanation]:

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from imgbuild.audit.names import releases
 from imgbuild.diagnose import (
     binary_reasons,
     flight,
@@ -43,11 +44,14 @@ CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
 # Functions that only pass a call on.
 PASSING = re.compile(r"__getattr|_(?:wrapped_)?call_impl$|decorate_context$")
+# Libraries whose own frames are the innermost ones of an error that their caller causes.
+LIBRARIES = ("google", "numpy", "pydantic", "pydantic_core", "importlib_metadata", "packaging")
 # A message that is a failure even without its type.
 BARE = re.compile(
     r"(?:No module named|cannot import name|Could not override|"
     r"\S{1,200}: error while loading shared libraries|"
     r".{0,80}\bimport \W?\w{2,40}\W.{0,12}undefined|"
+    r"(?:[Ee]rror|[Ff]ailed to [\w ]{2,40}): \S{1,120} got an unexpected keyword argument|"
     r"\S+\.so[\w.]*: (?:undefined|cannot open)|.{0,300}CUDA initialization: ) ?\S"
 )
 MODULE_FILE = re.compile(r"from ['\"](?P<top>\w+)[\w.]*['\"] \((?P<file>/[^()]{1,400})\)")
@@ -247,11 +251,15 @@ def _of_event(
             if exception is None and wide and _stated(event.text, value.facts) is not None:
                 continue  # the message of a known program is more specific
             weak = event.level in ("I", "W") and not rule.warns
+            user = _user(exception or _next(value, event))
+            groups = {**groups, "user": releases.package_name(user) or "a package"}
+            pin = requirements.cure(rule.requires, user, value.facts) if rule.requires else ""
+            cure = rules.filled(rule.cure, groups)
             return Reason(
                 code=rule.code,
                 cause=rules.filled(rule.cause, groups),
                 role=rule.role,
-                cure=rules.filled(rule.cure, groups),
+                cure=f"{pin}; else {cure}" if pin else cure,
                 confidence=rule.confidence,
                 source="rule",
                 failed=rule.failed or weak,
@@ -334,6 +342,19 @@ def _caller(exception: LoggedException | None) -> str:
     top = match["top"] if match else ""
     folder = f"{match['file'].partition(f'/{top}/')[0]}/{top}/" if match else ""
     return top if folder and last.file.startswith(folder) else ""
+
+
+def _next(value: Log, event: Event) -> LoggedException | None:
+    """The exception of the traceback that follows a line."""
+    near = (each for each in value.exceptions if 0 <= each.number - event.number < NEAR)
+    return next(near, None)
+
+
+def _user(exception: LoggedException | None) -> str:
+    """The package, by import name, whose code called the one that an exception is about."""
+    frames = exception.frames if exception else ()
+    own = (f.package for f in reversed(frames) if f.package and f.package not in LIBRARIES)
+    return next(own, "")
 
 
 def _first(value: Log) -> tuple[Reason, Event] | None:

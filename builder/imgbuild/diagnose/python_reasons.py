@@ -230,6 +230,8 @@ def _import(text: str, facts: Facts, caller: str) -> Reason | None:
         return _of(existence, what, f"do not import {name}", "IMG902", facts, caller)
     if module.startswith("transformers") and (model := _model(name)) is not None:
         return _of(model, f"{name} with its model", "use another model", "IMG902", facts, caller)
+    if not caller and (sources := calls.from_sources(text)) is not None:
+        return sources
     package = releases.distribution(module)
     package = module.partition(".")[0] if " " in package else package
     return Reason(

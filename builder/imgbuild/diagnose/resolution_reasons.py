@@ -47,6 +47,13 @@ PYTHON = re.compile(
     r"requested Python version \((?P<have>[^)]{3,60})\)"
 )
 
+# Builds on PyTorch's index, by the local part of the version.
+OF_TORCH = re.compile(r"^(?:torch|torchvision|torchaudio|xformers)\b.{0,40}\+(cpu|cu\d{2,3})$")
+# Poetry writes `name (>=1,<2)` and `name (1.2)`.
+POETRYS = re.compile(
+    r"(?P<name>[A-Za-z][\w.-]{0,80}) \((?P<spec>[<>=!~^]{0,2}\d[\w.*+]{0,30}(?:,[<>=!~]{1,2}\d[\w.*+]{0,30}){0,6})\)"
+)
+
 UNAVAILABLE = re.compile(
     r"(?:satisfies the requirement|distribution found for|满足要求|找不到符合)"
     r" (?P<package>[A-Za-z][\w.-]*)==(?P<version>\d[\w.]*)"
@@ -67,6 +74,7 @@ def reason(text: str, facts: Facts) -> Reason | None:
     if not EXPLAINS.search(text):
         return None
     plain = re.sub(r"\s+", " ", MARKERS.sub("", text))
+    plain = POETRYS.sub(_as_pip, plain)
     constraints = _constraints(plain)
     python = _python(plain)
     if python is not None:
@@ -94,6 +102,12 @@ def reason(text: str, facts: Facts) -> Reason | None:
     else:
         cure = f"use another version of {_name(first.by)} or of {_name(second.by)}"
     return _of(cause, f"{cure}: imgbuild resolve {names} finds compatible versions")
+
+
+def _as_pip(match: re.Match[str]) -> str:
+    """A requirement of Poetry in pip's form."""
+    spec = match["spec"].replace("^", ">=")
+    return match["name"] + (f"=={spec}" if spec[0].isdigit() else spec)
 
 
 def _other_python(package: str, version: str, facts: Facts) -> Reason | None:
@@ -142,8 +156,16 @@ def _absent(needed: _Constraint, there: str, split: str) -> Reason:
         cure = (
             "use a Python, base image or architecture for which it has wheels, or another version"
         )
+    elif local := OF_TORCH.search(needed.on):
+        cure = (
+            f"let uv use PyTorch's index: uv pip install --torch-backend={local[1]} … (pip:"
+            f" --extra-index-url https://download.pytorch.org/whl/{local[1]}), or require the"
+            f" version without +{local[1]}"
+        )
     elif tagged:
-        cure += ", or add the index with these builds (those with +cu… and +cpu are on PyTorch's)"
+        cure += f", a release of {_name(needed.by if needed.by != 'you' else needed.on)} in place"
+        cure += " of a nightly build, or add the index with these builds (--extra-index-url,"
+        cure += " --index-strategy unsafe-best-match)"
     elif re.search(r"\d(?:a|b|rc)\d", needed.on):
         cause += "; it is a pre-release, which is used only where it is allowed"
         cure = f"allow the pre-release: --prerelease=allow, or require {needed.on} yourself"

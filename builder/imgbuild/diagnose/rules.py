@@ -35,7 +35,8 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     `last`: one of the last lines must match, since programs also print it and continue.
     `follows`: it is a consequence if an exception of the program precedes it. `priority`: the rule
     with the higher value is used for an event. `role`: a cause, a consequence of another failure,
-    or a text about one.
+    or a text about one. `requires`: the package of which the calling package's metadata may name
+    the version; the cure then begins with it. `{user}` in cause and cure is the calling package.
     """
 
     code: str
@@ -52,6 +53,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     warns: bool = False
     last: bool = False
     follows: bool = False
+    requires: str = ""
     role: Role = "cause"
     confidence: Confidence = "high"
     priority: int = 50

@@ -40,7 +40,7 @@ from tests.support.rows import each_row
          " _ZN5torch3jit17parseSchemaOrNameERKSsb"),
          "IMG901", "old C++ ABI", "torch==2.6.0"),
         ("ImportError: /v/site-packages/acme/x.so: undefined symbol: _ZNK3c106SymInt6sym_neERKS0_",
-         "IMG901", "is in torch<2.9.0 only", "install a torch<2.9.0"),
+         "IMG901", "is in torch<2.9.0 only", "'torch<2.9.0'"),
         ("ImportError: libcuda.so.1: cannot open shared object file: No such file or directory",
          "IMG906", "driver", "--gpus all"),
         ("ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
