@@ -212,6 +212,9 @@ def _companion(package: str, torch: Version | None, file: str) -> str:
     if package == "torchaudio":
         release = f"torchaudio=={torch.base_version}" if torch else "the torchaudio"
         return f"install {release}, whose version is that of torch, from the same index"
+    if package == "torch-xla":
+        release = f"'torch-xla=={torch.major}.{torch.minor}.*'" if torch else "the torch-xla"
+        return f"pip install {release}, whose version is that of torch"
     build = pairs.load().build(torch) if package == "torchvision" and torch else None
     return f"install torchvision=={build.torchvision}, compiled for torch {torch}" if build else ""
 

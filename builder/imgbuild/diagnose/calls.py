@@ -30,7 +30,7 @@ ATTRIBUTE = re.compile(
 MEMBER = re.compile(r"^AttributeError: (?P<name>[A-Z][A-Z0-9_]{2,60})$")
 UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 NO_FILE_NAME = re.compile(
-    r"from '(?P<module>\w+)' \(unknown location\)|module '(?P<other>\w+)' has no attribute"
+    r"from '(?P<module>\w+)(?P<below>\.[\w.]+)?' \(unknown location\)|module '(?P<other>\w+)' has no attribute"
     r" '__version__'"
 )
 OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
@@ -91,11 +91,10 @@ def _function_keyword(text: str, caller: str, code: str, facts: Facts) -> Reason
     if package not in releases.table().packages.split():
         return None
     user, name = releases.package_name(caller), match["name"]
-    pin = requirements.cure(package, caller, facts)
     return Reason(
         code="IMG904",
         cause=_rejected(match["callee"], package, name, user),
-        cure=f"{pin or f'install the {package} that {user} requires'}, or use another {user}",
+        cure=requirements.update(package, caller, facts),
     )
 
 
@@ -106,12 +105,11 @@ def of_other_package(callee: str, name: str, caller: str, facts: Facts) -> Reaso
     if existence is None or existence.package == user:
         return None
     package = existence.package
-    pin = requirements.cure(package, caller, facts)
     return Reason(
         code="IMG904",
         cause=f"{_rejected(callee, package, name, user)}: {package} is older than {user}"
         " expects, or much newer",
-        cure=pin or f"install the {package} that {user} requires (imgbuild resolve {user})",
+        cure=requirements.update(package, caller, facts),
     )
 
 
@@ -145,6 +143,15 @@ def _replaced(text: str, _caller: str, _code: str, _facts: Facts) -> Reason | No
         return None
     top = (match["module"] or match["other"]).partition(".")[0]
     package = releases.package_name(top)
+    if below := match["below"]:
+        return Reason(
+            code="IMG902",
+            cause=f"{top}{below} is a folder without the files that a build of {package} adds: its"
+            " sources were not built, or only in part",
+            cure=f"install the wheel again: pip install --force-reinstall --no-deps {package}, and"
+            f" run outside of a checkout of {package}; or build the checkout: pip install -e ."
+            + (" (with VLLM_USE_PRECOMPILED=1 it takes the compiled parts of a wheel)" * (top == "vllm")),
+        )
     return Reason(
         code="IMG902",
         cause=f"a folder named {top} is imported instead of the package {package}: a checkout in"
@@ -217,8 +224,13 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
 
     A release is consistent, so an optional package or a part of the installation must be missing.
     """
-    match = IMPORT.search(text) or MODULE.search(text) or OWN.search(text) if caller else None
-    if match is None or match["module"].partition(".")[0] != caller or "circular" in text[:400]:
+    match = IMPORT.search(text) or MODULE.search(text) or OWN.search(text)
+    if match is None or "circular" in text[:400]:
+        return None
+    top, _, below = match["module"].partition(".")
+    # Only the package itself imports its private modules.
+    caller = caller or (top if re.search(r"(?:^|\.)_[a-z]", below) else "")
+    if top != caller:
         return None
     package, module = releases.package_name(caller), match["module"]
     name = match.groupdict().get("name")
@@ -228,7 +240,8 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
         cause=f"{package} cannot import {what}: an optional package that it needs is absent or has"
         f" a version for which {package} leaves it out, or files of two versions of {package} are"
         " mixed",
-        cure=f"reinstall it: pip install --force-reinstall --no-deps {package}; if that does not"
+        cure=f"reinstall it: pip install --force-reinstall --no-deps {package}, and restart the"
+        " notebook's kernel, which keeps the modules from before an update; if that does not"
         f" help, import {module} alone to see which package it needs (python -c 'import {module}'),"
         f" and delete code that was generated for another version (unsloth_compiled_cache)",
     )
@@ -263,9 +276,7 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
             code="IMG905",
             cause=f"{package} reads {owner}.{name}, which the installed {other} does not define:"
             f" {package} was written for another {other}",
-            cure=requirements.cure(other, caller, facts)
-            or f"install the {other} that this {package} requires (imgbuild resolve {package}"
-            f" {other}), or a {package} for the installed one",
+            cure=requirements.update(other, caller, facts),
         )
     if f"self.{name}" in code and owner.endswith("Trainer") and package != "transformers":
         pin = requirements.cure("transformers", caller, facts)

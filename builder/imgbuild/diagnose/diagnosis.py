@@ -242,6 +242,8 @@ def _of_event(
         return unreal
     if (shapes := shape_reasons.reason(event.text)) is not None:
         return shapes
+    if (unmet := resolution_reasons.installed(event.text, texts)) is not None:
+        return unmet
     text = exception.condition if exception and not exception.message else ""
     for rule, groups in rules.matches(f"{event.text}: {text}" if text else event.text, frames):
         if rule.code not in allowed:

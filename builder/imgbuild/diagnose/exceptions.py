@@ -37,7 +37,7 @@ NOTEBOOK_FRAME = re.compile(
     r"(?:\(http[^\s)]{1,400}\))?(?:, in (?P<name>[\w.<>]{1,120})|$)|"
     r"(?P<cell>Cell In ?\[\d{1,6}\]), line (?P<row>\d{1,7})|"
     r"\[?(?P<old>(?:/|~/|<ipython-input-)[^\s:()\]]{1,300})\]?(?:\(https?://[^\s)]{1,80}\))? in"
-    r" (?P<function>[\w<>]{1,120})\()"
+    r" (?P<function><module>|[\w<>]{1,120})(?:\(|$))"
 )
 ARROW = re.compile(r"-{2,6}> ?\[?(?P<line>\d{1,7})\]? ?(?:\([^\s)]{1,120}\))?(?P<code>.*)")
 NAMED = re.compile(

@@ -238,9 +238,7 @@ def _import(text: str, facts: Facts, caller: str) -> Reason | None:
         code="IMG902",
         cause=f"the installed {package} has no {name} in {module}: what imports it was written for"
         f" a different version, or {package} leaves it out because an optional package is absent",
-        cure=requirements.cure(package, caller, facts)
-        or f"install the {package} that the importing code requires (imgbuild resolve {package}"
-        f" …), or use the name that its documentation has now; python -c 'import {module}' shows"
+        cure=f"{requirements.update(package, caller, facts)}; python -c 'import {module}' shows"
         " what is absent",
     )
 
@@ -261,8 +259,7 @@ def _module(text: str, facts: Facts, caller: str) -> Reason | None:
             code="IMG903",
             cause=f"the installed {package} has no module {module}: the importing"
             " package was written for a different version of it",
-            cure=requirements.cure(package, caller, facts)
-            or f"install the version of {package} that the importing package requires",
+            cure=requirements.update(package, caller, facts),
         )
     if top.startswith("_") and not releases.owner(top):
         user = releases.package_name(caller)
@@ -313,10 +310,7 @@ def _attribute(text: str, facts: Facts, caller: str) -> Reason | None:
                 f" named {module} is imported instead of {package}",
                 cure=f"python -c 'import {module}; print({module}.__file__)' shows what is"
                 f" imported: rename it, or "
-                + (
-                    requirements.cure(package, caller, facts)
-                    or f"install the {package} that the code requires"
-                ),
+                + requirements.update(package, caller, facts),
             )
     else:
         existence = releases.member(owner, name)

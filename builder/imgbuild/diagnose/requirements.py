@@ -67,6 +67,8 @@ STATED = tuple(
         ),
     )
 )
+# Others depend on their exact version.
+BASES = ("torch", "numpy", "triton")
 UPPER = ("less", "lower", "older", "earlier", "below", "at most", "maximum")
 NO_PACKAGES = frozenset(("python", "cuda", "version", "the", "driver", "gcc", "glibc", "gpu"))
 
@@ -111,15 +113,41 @@ def cure(package: str, caller: str, facts: Facts) -> str:
     have = facts.versions.get(normalize(package), "")
     if have and (span := _accepting(user, package, have)):
         return (
-            f"use {user}{span}, which allows {package} {have}, or the {package} that the installed"
-            f" {user} requires (pip check names it)"
+            f"pip install '{user}{span}', which allows {package} {have}, or keep {user} and install"
+            f" the {package} that pip check names for {user}"
         )
     spec = newest(user, package)
-    if not spec:
+    if not spec or package in BASES:
         return ""
     return (
-        f"install the {package} that pip check names for {user} (the newest {user} requires"
-        f" {package}{spec}; imgbuild resolve {user} {package})"
+        f"pip install -U {user} '{package}{spec}' (the newest {user} and what it requires), or keep"
+        f" {user} and install the {package} that pip check names for {user} (imgbuild resolve"
+        f" {user} {package})"
+    )
+
+
+def update(package: str, caller: str, facts: Facts) -> str:
+    """The cure if the package `caller` and `package` do not fit, in a direction that is unknown."""
+    if pin := cure(package, caller, facts):
+        return pin
+    user, have = releases.package_name(caller), facts.versions.get(normalize(package), "")
+    if user and user != package and package in BASES:
+        return (
+            f"update {user} for the installed {package}: pip install -U {user}"
+            f" '{package}=={have or '(its version)'}'"
+        )
+    if user and user != package:
+        return (
+            f"update both: pip install -U {user} {package}; if another package pins one of them,"
+            f" imgbuild resolve {user} {package} finds versions that fit"
+        )
+    twin = releases.table().companions.get(package, "").partition(",")[0]
+    if twin and package.partition("-")[0] == re.split("[-_]", twin)[0]:
+        return f"update both, which are released together: pip install -U {package} {twin}"
+    return (
+        f"update {package} and the package that imports it (the last file above the error in the"
+        f" traceback): pip install -U {package} PACKAGE; imgbuild resolve {package} PACKAGE finds"
+        " versions that fit"
     )
 
 

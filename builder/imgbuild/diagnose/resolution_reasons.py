@@ -7,7 +7,8 @@ other, or whose required version is on no index.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -47,6 +48,13 @@ PYTHON = re.compile(
     r"requested Python version \((?P<have>[^)]{3,60})\)"
 )
 
+UNMET = re.compile(
+    r"(?:ERROR: )?(?P<by>[\w.-]{1,80}) (?P<version>\d[\w.+]{0,40}) requires"
+    r" (?P<need>[\w.-]{1,80}(?:\[[\w,-]{1,60}\])?(?:[<>=!~][^,;\s]{1,40}(?:,[<>=!~][^,;\s]{1,40}){0,6})?)"
+    r"(?:; [^,]{1,80})?, (?:but you have (?P<have>[\w.-]{1,80} [\w.+]{1,60}) which is incompatible"
+    r"|which is not installed)"
+)
+MOST_UNMET = 8
 # Builds on PyTorch's index, by the local part of the version.
 OF_TORCH = re.compile(r"^(?:torch|torchvision|torchaudio|xformers)\b.{0,40}\+(cpu|cu\d{2,3})$")
 # Poetry writes `name (>=1,<2)` and `name (1.2)`.
@@ -108,6 +116,34 @@ def _as_pip(match: re.Match[str]) -> str:
     """A requirement of Poetry in pip's form."""
     spec = match["spec"].replace("^", ">=")
     return match["name"] + (f"=={spec}" if spec[0].isdigit() else spec)
+
+
+def installed(text: str, texts: Iterable[str]) -> Reason | None:
+    """The cause if pip reports that it installed versions which another package excludes.
+
+    `texts`: all lines; the package with the most unmet requirements is the one to install again.
+    """
+    if not UNMET.match(text):
+        return None
+    rows = [match for match in map(UNMET.match, texts) if match]
+    by = Counter((row["by"], row["version"]) for row in rows)
+    name, version = by.most_common(1)[0][0]
+    own = [row for row in rows if (row["by"], row["version"]) == (name, version)][:MOST_UNMET]
+    needs = ", ".join(row["need"] for row in own)
+    have = ", ".join(row["have"] for row in own if row["have"]) or "no such package"
+    others = ", ".join(other for other, _ in by if other != name)
+    pins = " ".join(f"'{row['need']}'" for row in own)
+    return Reason(
+        code="IMG615",
+        cause=f"{name} {version} needs {needs}, and pip has installed {have}"
+        + (f"; {others} reject installed versions, too" if others else ""),
+        cure=f"install them in one command: pip install '{name}=={version.partition('+')[0]}' {pins}"
+        f" …; if another package needs {have.partition(',')[0]}, use a release of {name} for it"
+        f" (imgbuild resolve {name} …) or a second environment",
+        source="rule",
+        priority=44,
+        failed=True,
+    )
 
 
 def _other_python(package: str, version: str, facts: Facts) -> Reason | None:

@@ -22,6 +22,7 @@ CHANGING = frozenset(
         *("asyncio", "importlib", "itertools", "contextlib", "math", "datetime", "ast", "re"),
     )
 )
+POSIX = frozenset(("resource", "fcntl", "termios", "pwd", "grp", "pty"))
 # Python 3.10 removed these, earlier than the table begins.
 ABSTRACT = frozenset(
     (
@@ -36,6 +37,16 @@ ABSTRACT = frozenset(
 def reason(text: str, facts: Facts) -> Reason | None:
     """The cause if a version of Python lacks a module or name of its standard library."""
     if match := MODULE.search(text):
+        if match["module"] in POSIX and not match["below"]:
+            return Reason(
+                code="IMG903",
+                cause=f"the module {match['module']} of Python exists on Linux and macOS only, and"
+                " this is Windows: the package that imports it (vllm, deepspeed) does not support"
+                " Windows",
+                cure="run it on Linux: WSL 2 (wsl --install), or a container with GPUs (imgbuild's"
+                " images; docker run --gpus all)",
+                confidence="high",
+            )
         spec = "" if match["below"] else _in(stdlib.load().modules, match["module"])
         return _of(f"the module {match['module']}", spec, "IMG903", facts) if spec else None
     for pattern, code in ((IMPORT, "IMG902"), (ATTRIBUTE, "IMG905")):
