@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 import msgspec
+from packaging.version import InvalidVersion, Version
 
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
+from imgbuild.system import files, yaml_data
 
 SPEC = r"(?:[<>=!~]{1,3}[\w.+*-]{1,60})(?:, ?[<>=!~]{1,3}[\w.+*-]{1,60})*"
 REQUIREMENT = rf"[A-Za-z][\w.-]{{0,80}}(?:\[[\w,.-]{{1,60}}\])?(?:{SPEC})?"
@@ -68,6 +71,26 @@ UNAVAILABLE = re.compile(
 )
 
 
+NOT_LISTED = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"Could not find a version that satisfies the requirement (?P<req>\S+(?: \S+?)?) \(from"
+        r" versions: (?P<have>[^)]{1,4000})\)?",
+        r"无法找到满足要求 (?P<req>\S+) 的版本 ?\(.{0,8}版本. ?(?P<have>[^)]{1,4000})\)?",
+        r"Could not find a version that satisfies the requirement (?P<req>\S+)(?P<have>)$",
+        r"No matching distribution found for (?P<req>\S+)(?P<have>)",
+        r"找不到符合 (?P<req>\S+) 的发行版(?P<have>)",
+    )
+)
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """The system that the newest or oldest listed version of a package belongs to."""
+
+    newest: Mapping[str, str]
+    oldest: Mapping[str, str]
+
+
 class _Constraint(msgspec.Struct, frozen=True):
     """A requirement of `by` on a package; `by` is "" for an index, "you" for the project."""
 
@@ -79,6 +102,8 @@ def reason(text: str, facts: Facts) -> Reason | None:
     """The cause in an explanation; None if the text is none. `text`: all its lines, joined."""
     if facts.ignored and (match := UNAVAILABLE.search(text)):
         return _other_python(match["package"], match["version"], facts)
+    if (missing := unlisted(text)) is not None:
+        return missing
     if not EXPLAINS.search(text):
         return None
     plain = re.sub(r"\s+", " ", MARKERS.sub("", text))
@@ -116,6 +141,49 @@ def _as_pip(match: re.Match[str]) -> str:
     """A requirement of Poetry in pip's form."""
     spec = match["spec"].replace("^", ">=")
     return match["name"] + (f"=={spec}" if spec[0].isdigit() else spec)
+
+
+def unlisted(text: str) -> Reason | None:
+    """The cause if pip does not find a version, from those that it lists for this system."""
+    match = next((match for form in NOT_LISTED if (match := form.search(text))), None)
+    if match is None:
+        return None
+    required, name = match["req"], _name(match["req"])
+    versions = [each.strip() for each in match["have"].split(",") if each.strip()]
+    wanted = re.search(r"==(\d[\w.]*)", required)
+    cause = f"the index has no {required} for this Python, glibc and architecture"
+    cure = (
+        f"use one of the versions that pip lists (pip index versions {name}), a different Python,"
+        " or the index that has it (+cuXXX builds: --extra-index-url"
+        " https://download.pytorch.org/whl/cuXXX)"
+    )
+    try:
+        number = Version(wanted[1]) if wanted else None
+        ends = (Version(versions[0]), Version(versions[-1])) if versions else None
+    except InvalidVersion:
+        number = ends = None
+    if number is not None and ends is not None:
+        known = _systems().get(name, _Listed({}, {}))
+        if number > ends[1]:
+            system = known.newest.get(str(ends[1]), "an older Python, glibc or system")
+            cause += f": pip finds {name} up to {ends[1]} only, so this is {system}"
+            cure = (
+                f"use Python 3.10 to 3.13 on Linux (an image of imgbuild, or uv venv --python 3.12)"
+                f" for {required}, or require {name}<={ends[1]}"
+            )
+        elif number < ends[0]:
+            system = known.oldest.get(str(ends[0]), "a newer Python, or another architecture")
+            cause += f": pip finds {name} from {ends[0]} on only, so this is {system}"
+            cure = (
+                f"use an older Python (uv venv --python 3.11; an image of imgbuild) for {required},"
+                f" or require {name}>={ends[0]}"
+            )
+    return Reason(code="IMG617", cause=cause, cure=cure, source="rule", priority=41)
+
+
+@lru_cache(maxsize=1)
+def _systems() -> Mapping[str, _Listed]:
+    return yaml_data.load(files.data("diagnose/facts/listed.yaml"), dict[str, _Listed])
 
 
 def installed(text: str, texts: Iterable[str]) -> Reason | None:
