@@ -14,7 +14,8 @@ from imgbuild.diagnose.finding import Reason
 
 PASSED_ON = "(*args, **kwargs)"  # a line that calls what another package names
 KEYWORD = re.compile(
-    r"(?:(?:\w{0,60}Error|Exception|raised|[Ff]ailed(?: to [\w ]{2,40})?): )(?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?"
+    r"(?:(?:\w{0,60}Error|Exception|raised|[Ff]ailed(?: to [\w ]{2,40})?): )"
+    r"(?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?"
     r"[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword argument '(?P<name>\w+)'"
 )
 IMPORT = re.compile(
@@ -30,8 +31,8 @@ ATTRIBUTE = re.compile(
 MEMBER = re.compile(r"^AttributeError: (?P<name>[A-Z][A-Z0-9_]{2,60})$")
 UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 NO_FILE_NAME = re.compile(
-    r"from '(?P<module>\w+)(?P<below>\.[\w.]+)?' \(unknown location\)|module '(?P<other>\w+)' has no attribute"
-    r" '__version__'"
+    r"from '(?P<module>\w+)(?P<below>\.[\w.]+)?' \(unknown location\)|"
+    r"module '(?P<other>\w+)' has no attribute '__version__'"
 )
 OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
 NEAR = re.compile(r"Did you mean: '(\w+)'")
@@ -150,7 +151,10 @@ def _replaced(text: str, _caller: str, _code: str, _facts: Facts) -> Reason | No
             " sources were not built, or only in part",
             cure=f"install the wheel again: pip install --force-reinstall --no-deps {package}, and"
             f" run outside of a checkout of {package}; or build the checkout: pip install -e ."
-            + (" (with VLLM_USE_PRECOMPILED=1 it takes the compiled parts of a wheel)" * (top == "vllm")),
+            + (
+                " (with VLLM_USE_PRECOMPILED=1 it takes the compiled parts of a wheel)"
+                * (top == "vllm")
+            ),
         )
     return Reason(
         code="IMG902",
@@ -188,7 +192,7 @@ def _text_expected(text: str, caller: str, _code: str, _facts: Facts) -> Reason 
         return None
     full = re.search(rf"'([\w.]+)' object has no attribute '{match['name']}'", text)
     owner = full[1] if full else match["owner"] or match["bare"]
-    if owner.islower() and "." not in owner or owner == "NoneType":
+    if (owner.islower() and "." not in owner) or owner == "NoneType":
         return None
     user = releases.package_name(caller) or "the code"
     return Reason(

@@ -254,12 +254,12 @@ def _of_event(
                 continue  # the message of a known program is more specific
             weak = event.level in ("I", "W") and not rule.warns
             user = _user(exception or _next(value, event))
-            groups = {**groups, "user": releases.package_name(user) or "a package"}
+            values = {**groups, "user": releases.package_name(user) or "a package"}
             pin = requirements.cure(rule.requires, user, value.facts) if rule.requires else ""
-            cure = rules.filled(rule.cure, groups)
+            cure = rules.filled(rule.cure, values)
             return Reason(
                 code=rule.code,
-                cause=rules.filled(rule.cause, groups),
+                cause=rules.filled(rule.cause, values),
                 role=rule.role,
                 cure=f"{pin}; else {cure}" if pin else cure,
                 confidence=rule.confidence,

@@ -309,8 +309,7 @@ def _attribute(text: str, facts: Facts, caller: str) -> Reason | None:
                 cause=f"{cause}: the code was written for a different version, or a file or folder"
                 f" named {module} is imported instead of {package}",
                 cure=f"python -c 'import {module}; print({module}.__file__)' shows what is"
-                f" imported: rename it, or "
-                + requirements.update(package, caller, facts),
+                f" imported: rename it, or " + requirements.update(package, caller, facts),
             )
     else:
         existence = releases.member(owner, name)
@@ -321,7 +320,7 @@ def _attribute(text: str, facts: Facts, caller: str) -> Reason | None:
     return Reason(
         code="IMG905",
         cause=f"{cause}: the code was written for a different version",
-        cure=(module and requirements.cure(package, caller, facts))
+        cure=(module and requirements.update(package, caller, facts))
         or f"install the version of {package} that the code was written for, or change the code",
     )
 

@@ -53,7 +53,8 @@ PYTHON = re.compile(
 
 UNMET = re.compile(
     r"(?:ERROR: )?(?P<by>[\w.-]{1,80}) (?P<version>\d[\w.+]{0,40}) requires"
-    r" (?P<need>[\w.-]{1,80}(?:\[[\w,-]{1,60}\])?(?:[<>=!~][^,;\s]{1,40}(?:,[<>=!~][^,;\s]{1,40}){0,6})?)"
+    r" (?P<need>[\w.-]{1,80}(?:\[[\w,-]{1,60}\])?"
+    r"(?:[<>=!~][^,;\s]{1,40}(?:,[<>=!~][^,;\s]{1,40}){0,6})?)"
     r"(?:; [^,]{1,80})?, (?:but you have (?P<have>[\w.-]{1,80} [\w.+]{1,60}) which is incompatible"
     r"|which is not installed)"
 )
@@ -62,7 +63,8 @@ MOST_UNMET = 8
 OF_TORCH = re.compile(r"^(?:torch|torchvision|torchaudio|xformers)\b.{0,40}\+(cpu|cu\d{2,3})$")
 # Poetry writes `name (>=1,<2)` and `name (1.2)`.
 POETRYS = re.compile(
-    r"(?P<name>[A-Za-z][\w.-]{0,80}) \((?P<spec>[<>=!~^]{0,2}\d[\w.*+]{0,30}(?:,[<>=!~]{1,2}\d[\w.*+]{0,30}){0,6})\)"
+    r"(?P<name>[A-Za-z][\w.-]{0,80}) \((?P<spec>[<>=!~^]{0,2}\d[\w.*+]{0,30}"
+    r"(?:,[<>=!~]{1,2}\d[\w.*+]{0,30}){0,6})\)"
 )
 
 UNAVAILABLE = re.compile(
@@ -74,8 +76,10 @@ UNAVAILABLE = re.compile(
 NOT_LISTED = tuple(
     re.compile(pattern)
     for pattern in (
-        r"Could not find a version that satisfies the requirement (?P<req>\S+(?: \S+?)?) \(from"
-        r" versions: (?P<have>[^)]{1,4000})\)?",
+        (
+            r"Could not find a version that satisfies the requirement (?P<req>\S+(?: \S+?)?)"
+            r" \(from versions: (?P<have>[^)]{1,4000})\)?"
+        ),
         r"无法找到满足要求 (?P<req>\S+) 的版本 ?\(.{0,8}版本. ?(?P<have>[^)]{1,4000})\)?",
         r"Could not find a version that satisfies the requirement (?P<req>\S+)(?P<have>)$",
         r"No matching distribution found for (?P<req>\S+)(?P<have>)",
@@ -200,13 +204,14 @@ def installed(text: str, texts: Iterable[str]) -> Reason | None:
     needs = ", ".join(row["need"] for row in own)
     have = ", ".join(row["have"] for row in own if row["have"]) or "no such package"
     others = ", ".join(other for other, _ in by if other != name)
-    pins = " ".join(f"'{row['need']}'" for row in own)
+    release = f"{name}=={version.partition('+')[0]}"
+    pins = " ".join(f"'{each}'" for each in (release, *(row["need"] for row in own)))
     return Reason(
         code="IMG615",
         cause=f"{name} {version} needs {needs}, and pip has installed {have}"
         + (f"; {others} reject installed versions, too" if others else ""),
-        cure=f"install them in one command: pip install '{name}=={version.partition('+')[0]}' {pins}"
-        f" …; if another package needs {have.partition(',')[0]}, use a release of {name} for it"
+        cure=f"install them in one command: pip install {pins} …; if another package needs"
+        f" {have.partition(',')[0]}, use a release of {name} for it"
         f" (imgbuild resolve {name} …) or a second environment",
         source="rule",
         priority=44,

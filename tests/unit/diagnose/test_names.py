@@ -54,7 +54,21 @@ from tests.support.rows import each_row
         ("vllm: error: unrecognized arguments: -max-model-len",
          "IMG917", "one hyphen", "write --max-model-len"),
         ("AttributeError: module acme.pumps has no attribute PumpTokenizer",
-         "IMG905", "acme has no PumpTokenizer in acme.pumps", "install the version of acme"),
+         "IMG905", "acme has no PumpTokenizer in acme.pumps", "pip install -U acme"),
+        ("ImportError: cannot import name 'pump_ops' from 'vllm' (/w/vllm-main/vllm/__init__.py)",
+         "IMG902", "from the sources in /w/vllm-main", "pip install -e ."),
+        ("ImportError: cannot import name 'pump' from 'vllm.vllm_pumps' (unknown location)",
+         "IMG902", "folder without the files that a build", "VLLM_USE_PRECOMPILED=1"),
+        ("ImportError: cannot import name '_slot' from 'numpy._core.umath' (/v/numpy/umath.py)",
+         "IMG902", "two versions of numpy", "restart the notebook's kernel"),
+        ("AttributeError: PumpTokenizer has no attribute lower",
+         "IMG905", "(PumpTokenizer) is passed where the code expects a text", "x.name_or_path"),
+        (("Failed to load model: PumpPreTrainedModel._check_pumps() got an unexpected keyword"
+          " argument 'allow_all'"),
+         "IMG905", "written for another transformers", "transformers_version"),
+        ("ModuleNotFoundError: No module named 'resource'", "IMG903", "Linux and macOS", "WSL 2"),
+        ("ImportError: cannot import name 'slots' from 'unsloth_zoo.pumps' (/v/x.py)",
+         "IMG902", "unsloth-zoo", "pip install -U unsloth-zoo unsloth"),
     ],
 )  # fmt: skip
 def test_the_versions_of_a_name(text: str, code: str, cause: str, cure: str) -> None:

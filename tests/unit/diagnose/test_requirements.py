@@ -50,6 +50,24 @@ def test_an_unknown_version_of_the_user_gives_the_newest_as_an_example() -> None
     assert "pip check names for vllm" in first(failing_import("vllm", error)).cure
 
 
+def test_both_packages_are_updated_if_the_direction_is_unknown() -> None:
+    error = f"ImportError: cannot import name 'Slots' from 'acme' ({SITE}/acme/__init__.py)"
+    assert "pip install -U vllm acme;" in first(failing_import("vllm", error)).cure
+
+
+NUMPY = (
+    "numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header, got"
+    " 88 from PyObject"
+)
+
+
+def test_numpy_stays_where_it_is_for_a_package_that_is_not_built_for_it() -> None:
+    text = failing_import("acme", f"ValueError: {NUMPY}")
+    finding = first(text)
+    assert finding.cause.startswith("acme was compiled for numpy 1")
+    assert finding.cure.startswith("pip install 'numpy<2', or update acme")
+
+
 @each_row(
     ("message", "spec"),
     [

@@ -104,6 +104,59 @@ def test_a_hint_about_the_only_version_of_an_index_is_not_the_cause() -> None:
     assert "slots==0.3.dev7 needs valves==0.3+a1" in finding.cause
 
 
+def test_the_explanation_of_poetry() -> None:
+    finding = first(
+        "Because no versions of acme-rl match >2.1,<3.0\n"
+        " and acme-rl (2.1) depends on slots (>=4.55), acme-rl (>=2.1,<3.0) requires slots\n"
+        "And because fans (3.0) depends on slots (<4.50)\n"
+        " and no versions of fans match >3.0, acme-rl (>=2.1,<3.0) is incompatible with fans\n"
+        "So, because pumps depends on fans (^3.0) and acme-rl (^2.1), version solving failed.\n"
+    )
+    assert "acme-rl==2.1 needs slots>=4.55, and fans==3.0 needs slots<4.50" in finding.cause
+
+
+def test_what_pip_installed_against_a_package_is_one_command() -> None:
+    text = "".join(
+        f"{by} requires {need}, but you have {have} which is incompatible.\n"
+        for by, need, have in (
+            ("slots 0.5.0", "torch>=2.4", "torch 2.2.0"),
+            ("acme-rl 2.1", "torch==2.4.0", "torch 2.2.0"),
+            ("acme-rl 2.1", "pumps>=4.45", "pumps 4.40.1"),
+        )
+    )
+    (finding,) = diagnose(io.BytesIO(f"{text}error: exit code 1\n".encode()), "log").findings
+    assert finding.code == "IMG615"
+    assert finding.cause.startswith("acme-rl 2.1 needs torch==2.4.0, pumps>=4.45, and pip has")
+    assert "pip install 'acme-rl==2.1' 'torch==2.4.0' 'pumps>=4.45'" in finding.cure
+    goes_on = text + "".join(f"step {number} of 90: loss 0.{number}\n" for number in range(90))
+    assert not diagnose(io.BytesIO(goes_on.encode()), "log").findings
+
+
+@pytest.mark.parametrize(
+    ("wanted", "listed", "system"),
+    [
+        ("torch==2.9.0", "2.4.0, 2.4.1", "Python 3.8"),
+        ("torch==2.4.0", "2.5.0, 2.9.0", "Python 3.13"),
+        ("acme==2", "0.9, 1.0", "an older Python"),
+    ],
+)
+def test_versions_that_pip_lists_tell_the_system(wanted: str, listed: str, system: str) -> None:
+    finding = first(
+        f"ERROR: Could not find a version that satisfies the requirement {wanted} (from versions:"
+        f" {listed})\nERROR: No matching distribution found for {wanted}\n"
+    )
+    assert finding.code == "IMG617"
+    assert f"this is {system}" in finding.cause
+
+
+def test_a_build_of_torch_is_on_another_index() -> None:
+    finding = first(
+        f"{UV}Because there is no version of torch==2.6.0+cu124 and you require\n"
+        "      torch==2.6.0+cu124, we can conclude that your requirements are unsatisfiable.\n"
+    )
+    assert "--torch-backend=cu124" in finding.cure
+
+
 def test_a_version_that_pip_does_not_find() -> None:
     text = "ERROR: Could not find a version that satisfies the requirement slots==0.12.0\n"
     assert first(text).code == "IMG617"
