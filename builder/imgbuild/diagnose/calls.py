@@ -99,6 +99,26 @@ def _function_keyword(text: str, caller: str, code: str, facts: Facts) -> Reason
     )
 
 
+def passed_through(text: str, caller: str, above: str, facts: Facts) -> Reason | None:
+    """The cause if a class of the package `caller` rejects an argument that `above` passes to it.
+
+    Only for classes whose arguments no table lists.
+    """
+    match = KEYWORD.search(text) if caller and above else None
+    owner = (match["callee"] or "").removesuffix(".__init__") if match else ""
+    if match is None or not owner[:1].isupper() or "." in owner:
+        return None
+    package, user = releases.package_name(caller), releases.package_name(above)
+    if releases.owner(owner) not in ("", package) or releases.argument(owner, match["name"]):
+        return None
+    return Reason(
+        code="IMG904",
+        cause=f"{_rejected(owner, package, match['name'], user)}: {package} is older than {user}"
+        " expects, or dropped it",
+        cure=requirements.update(package, above, facts),
+    )
+
+
 def of_other_package(callee: str, name: str, caller: str, facts: Facts) -> Reason | None:
     """The reason if a package passes an argument to a method of another package's class."""
     existence = releases.argument(callee.partition(".")[0], name) if caller and callee else None
@@ -317,7 +337,7 @@ def _undefined(text: str, caller: str, _code: str, _facts: Facts) -> Reason | No
     if match is None:
         return None
     name = match["name"]
-    package = ALIASES.get(name, "") or releases.owner(name)
+    package = ALIASES.get(name, "") or releases.owner(name) or _named_like(name)
     if not package:
         return None
     user = releases.package_name(caller)
@@ -336,6 +356,15 @@ def _undefined(text: str, caller: str, _code: str, _facts: Facts) -> Reason | No
         f" {package} is not installed or cannot be imported",
         cure=f"run python -c 'import {package.replace('-', '_')}' in this environment: install"
         f" {package} or fix the error that it shows; if it works, add the import",
+    )
+
+
+def _named_like(name: str) -> str:
+    """The package with whose name a class begins, such as peft of PeftModel; else ""."""
+    packages = releases.table().packages.split()
+    plain = ((each, each.replace("-", "")) for each in packages if len(each) > 3)
+    return next(
+        (each for each, text in plain if name[:1].isupper() and name.lower().startswith(text)), ""
     )
 
 

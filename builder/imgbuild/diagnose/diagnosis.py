@@ -13,6 +13,7 @@ import msgspec
 from imgbuild.audit.names import releases
 from imgbuild.diagnose import (
     binary_reasons,
+    calls,
     flight,
     lines,
     log,
@@ -254,7 +255,11 @@ def _of_event(
                 continue  # the message of a known program is more specific
             weak = event.level in ("I", "W") and not rule.warns
             user = _user(exception or _next(value, event))
-            values = {**groups, "user": releases.package_name(user) or "a package"}
+            values = {
+                **rule.named(texts),
+                **groups,
+                "user": releases.package_name(user) or "a package",
+            }
             pin = requirements.cure(rule.requires, user, value.facts) if rule.requires else ""
             cure = rules.filled(rule.cure, values)
             return Reason(
@@ -279,7 +284,8 @@ def _of_event(
     last = _last(exception)
     caller, code = _caller(exception), last.code if last else ""
     reason = (
-        value_reasons.reason(event.text)
+        calls.passed_through(event.text, caller, _above(exception, caller), value.facts)
+        or value_reasons.reason(event.text)
         or binary_reasons.reason(event.text, value.facts)
         or requirements.reason(event.text, caller)
         or model_code.reason(event.text, value.facts, caller)
@@ -357,6 +363,12 @@ def _user(exception: LoggedException | None) -> str:
     frames = exception.frames if exception else ()
     own = (f.package for f in reversed(frames) if f.package and f.package not in LIBRARIES)
     return next(own, "")
+
+
+def _above(exception: LoggedException, caller: str) -> str:
+    """The package, by import name, that called `caller` from outside; "" if none did."""
+    own = (f.package for f in reversed(exception.frames) if f.package and not f.standard)
+    return next((package for package in own if package not in (caller, *LIBRARIES)), "")
 
 
 def _first(value: Log) -> tuple[Reason, Event] | None:

@@ -330,19 +330,7 @@ def _missing(
             cure += f" another version than it expects: update {name}{_companions(name)}, or use a"
             cure += " model that it supports"
     elif match := NONE_USED.search(text):
-        what = (
-            f".{match['name']} of None is used"
-            if match["name"]
-            else f"None {match['how'] or match['other']}"
-        )
-        value = _none(raised, match["name"] or "", match["how"] or match["other"] or "")
-        cause = f"{what}: {value or 'a value'} is not set{at}"
-        cure = f"set {value}, " if value else "check the option, file or result that this line"
-        cure += (
-            "or find out why its file, configuration or model does not provide it"
-            if value
-            else (" reads; it is None")
-        )
+        cause, cure = _not_set(match, raised, at, outside=caller is not None)
     if not cause:
         return None
     if (part := _part(exception, raised, caller)) is not None and " does not exist" not in cause:
@@ -350,6 +338,29 @@ def _missing(
         name = releases.package_name(raised.package) if raised else ""
         cure = part.cure + _versions(exception, name)
     return Reason(code="IMG923", cause=cause, cure=cure, confidence="medium", source="first")
+
+
+def _not_set(
+    match: re.Match[str], raised: TraceFrame | None, at: str, *, outside: bool
+) -> tuple[str, str]:
+    """Cause and cure if None is used as a value; `outside`: the program's own code is involved."""
+    how = match["how"] or match["other"] or ""
+    what = f".{match['name']} of None is used" if match["name"] else f"None {how}"
+    value = _none(raised, match["name"] or "", how)
+    if raised and raised.package and value.isidentifier() and not outside:
+        # A variable of a package's own function, which no option sets.
+        name = releases.package_name(raised.package)
+        why = f"{name} and what it calls (a plugin, a subclass, a worker of the caller) are of"
+        why += " versions that do not fit, or this release has a fault"
+        cure = f"use a release of {name}{_companions(name)}, or that of the package that starts it"
+        cure += f" (verl, trl, an extension of {name}) for the installed {name}"
+        return f"{what}: {value}, which {name} computes, is None{at}: {why}", cure
+    cause = f"{what}: {value or 'a value'} is not set{at}"
+    if not value:
+        return cause, "check the option, file or result that this line reads; it is None"
+    return cause, (
+        f"set {value}, or find out why its file, configuration or model does not provide it"
+    )
 
 
 def _part(

@@ -216,6 +216,16 @@ def _import(text: str, facts: Facts, caller: str) -> Reason | None:
     if match is None:
         return None
     name, module = match["name"], match["module"]
+    if match["circular"] and name.startswith("_") and "-packages/" in text:
+        package = releases.package_name(module)
+        return Reason(
+            code="IMG902",
+            cause=f"{module} does not find its compiled module {name}: the wheel of {package} has"
+            " it for another version of Python (the number in its file's name), or not at all",
+            cure=f"ls the folder of {module} to see for which Python {name} was built"
+            " (cpython-312: Python 3.12), and use that Python (uv venv --python 3.12); or install"
+            f" another release: pip install -U --force-reinstall --no-deps {package}",
+        )
     if match["circular"]:
         return Reason(
             code="IMG902",

@@ -41,8 +41,9 @@ ABSENT = re.compile(
     rf"only (?:the following versions of )?(?P<only>{REQUIREMENT})"
     rf"(?: (?:is|are) available(?:: (?P<list>[^,]{{3,200}}))?)|"
     rf"(?P<wheel>{REQUIREMENT}) has no (?:usable )?wheels"
-    r"(?: with a matching (?P<tag>[\w ]{3,40}?)(?: tag)?"
-    r" \(e\.g\., `(?P<have>[^`]{3,80})`\))?|"
+    r"(?: (?:are available )?with a matching"
+    r" (?P<tag>[Pp]latform|Python ABI|Python version|[\w ]{3,40}?)"
+    r"(?: tag)?(?: \(e\.g\., `(?P<have>[^`]{3,80})`\)|(?=[ ,])))?|"
     rf"(?P<lost>{REQUIREMENT}) was not found in (?:the package registry|the provided)"
 )
 PYTHON = re.compile(
@@ -263,7 +264,11 @@ def _absent(needed: _Constraint, there: str, split: str) -> Reason:
     cure = "use a version that the index has"
     if "wheels" in there:
         cure = (
-            "use a Python, base image or architecture for which it has wheels, or another version"
+            "use another Python (uv venv --python 3.11, or 3.12), for which it has wheels, or"
+            " another version of it"
+            if "Python" in there
+            else "use a Python, base image or architecture for which it has wheels, or another"
+            " version"
         )
     elif local := OF_TORCH.search(needed.on):
         cure = (
@@ -312,6 +317,8 @@ def _all(text: str) -> Iterator[tuple[int, _Constraint, str]]:
             there = f"the index has {match['list'] or on} only"
         elif match["wheel"]:
             tag = f" for {match['have']} ({match['tag']})" if match["have"] else " for this system"
+            if match["tag"] and not match["have"]:
+                tag = f" for this {match['tag'].replace('ABI', 'version (ABI)')}"
             there = f"{on} has no wheels{tag}"
         yield match.start(), _Constraint("", there), _name(on)
 

@@ -37,6 +37,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     with the higher value is used for an event. `role`: a cause, a consequence of another failure,
     or a text about one. `requires`: the package of which the calling package's metadata may name
     the version; the cure then begins with it. `{user}` in cause and cure is the calling package.
+    `names`: patterns whose groups some event of the log may give; else their names in capitals.
     """
 
     code: str
@@ -54,6 +55,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     last: bool = False
     follows: bool = False
     requires: str = ""
+    names: tuple[str, ...] = ()
     role: Role = "cause"
     confidence: Confidence = "high"
     priority: int = 50
@@ -69,6 +71,14 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def absent(self) -> Mapping[str, str]:
         """The groups of all patterns, each with an empty text."""
         return _groups(self.match)
+
+    def named(self, texts: Sequence[str]) -> Mapping[str, str]:
+        """The groups of `names`, from the first text with each; in capitals if there is none."""
+        found = {name: name.upper() for name in _groups(self.names)}
+        for pattern in reversed(_compiled(self.names)):
+            match = next(filter(None, map(pattern.search, texts)), None)
+            found |= match.groupdict() if match else {}
+        return found
 
     def applies(self, facts: Facts, texts: Sequence[str], end: Sequence[str] = ()) -> bool:
         """Whether the rest of the log meets the conditions of the rule; `end`: its last lines."""

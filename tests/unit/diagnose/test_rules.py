@@ -46,7 +46,8 @@ def test_an_example_is_found_in_the_middle_of_a_long_log(
 
 @each_row("rule", RULES, ids=code_ids)
 def test_placeholders_are_groups_of_a_pattern(rule: FailureRule) -> None:
-    groups = {"user", *(name for pattern in rule.patterns for name in pattern.groupindex)}
+    patterns = (*rule.patterns, *map(re.compile, rule.names))
+    groups = {"user", *(name for pattern in patterns for name in pattern.groupindex)}
     assert set(rules.PLACEHOLDER.findall(rule.cause + rule.cure)) <= groups
     for answer in diagnose(io.BytesIO(rule.example.encode()), "log").findings:
         assert not rules.PLACEHOLDER.search(answer.cause + answer.cure)
@@ -64,7 +65,7 @@ def test_patterns_have_bounded_repetition() -> None:
     wrong = [
         f"{rule.code}: {pattern}"
         for rule in RULES
-        for pattern in (*rule.match, *rule.also, *rule.unless)
+        for pattern in (*rule.match, *rule.also, *rule.unless, *rule.names)
         if re.search(
             r"(?<!\\)\.[*+]", re.sub(r"\[(?:\\.|[^\]])+\]", "x", pattern).removesuffix("$")[:-4]
         )
