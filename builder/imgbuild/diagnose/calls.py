@@ -191,8 +191,8 @@ def from_sources(text: str) -> Reason | None:
     if match is None or INSTALLED.search(match["file"]):
         return None
     top = match["module"].partition(".")[0]
-    folder, found, _ = match["file"].partition(f"/{top}/")
-    if not found or not releases.owner(top):
+    folder, mark, _ = match["file"].partition(f"/{top}/")
+    if not mark or not releases.owner(top):
         return None
     return Reason(
         code="IMG902",
@@ -279,8 +279,8 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
         return None
     name, package = match["name"], releases.package_name(caller)
     of_engine = f"self.{name}" in code and package in OWN_MODELS
-    known = releases.member(owner, name)
-    if known is not None and known.package != package and not of_engine:
+    existence = releases.member(owner, name)
+    if existence is not None and existence.package != package and not of_engine:
         return None
     if owner.endswith("Config") and package not in ("transformers", "peft"):
         return Reason(

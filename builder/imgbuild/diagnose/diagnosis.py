@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,6 +32,7 @@ from imgbuild.diagnose.exceptions import LoggedException, TraceFrame, quoted, ro
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason, ShownLine
 from imgbuild.diagnose.log import Event, Log
+from imgbuild.diagnose.rules import FailureRule
 from imgbuild.errors import InputError
 
 MOST_FINDINGS = 6
@@ -253,27 +254,8 @@ def _of_event(
             wide = rule.confidence != "high" and rule.priority < WIDE
             if exception is None and wide and _stated(event.text, value.facts) is not None:
                 continue  # the message of a known program is more specific
-            weak = event.level in ("I", "W") and not rule.warns
             user = _user(exception or _next(value, event))
-            values = {
-                **rule.named(texts),
-                **groups,
-                "user": releases.package_name(user) or "a package",
-            }
-            pin = requirements.cure(rule.requires, user, value.facts) if rule.requires else ""
-            cure = rules.filled(rule.cure, values)
-            return Reason(
-                code=rule.code,
-                cause=rules.filled(rule.cause, values),
-                role=rule.role,
-                cure=f"{pin}; else {cure}" if pin else cure,
-                confidence=rule.confidence,
-                source="rule",
-                failed=rule.failed or weak,
-                priority=rule.priority,
-                follows=rule.follows,
-                weak=weak,
-            )
+            return _by_rule(rule, {**rule.named(texts), **groups}, user, event, value.facts)
     variable = python_reasons.variable(event.text, value.facts)
     if variable is not None:
         return variable if failed or value.script else None
@@ -294,6 +276,28 @@ def _of_event(
         or None
     )
     return reason if reason is None or exception.traced else _survived(reason, value, event)
+
+
+def _by_rule(
+    rule: FailureRule, groups: Mapping[str, str], user: str, event: Event, facts: Facts
+) -> Reason:
+    """The reason of a rule that applies; `user`: the package, by import name, that is concerned."""
+    weak = event.level in ("I", "W") and not rule.warns
+    texts = {**groups, "user": releases.package_name(user) or "a package"}
+    pin = requirements.cure(rule.requires, user, facts) if rule.requires else ""
+    cure = rules.filled(rule.cure, texts)
+    return Reason(
+        code=rule.code,
+        cause=rules.filled(rule.cause, texts),
+        role=rule.role,
+        cure=f"{pin}; else {cure}" if pin else cure,
+        confidence=rule.confidence,
+        source="rule",
+        failed=rule.failed or weak,
+        priority=rule.priority,
+        follows=rule.follows,
+        weak=weak,
+    )
 
 
 def _is_minor(reason: Reason) -> bool:
@@ -361,14 +365,14 @@ def _next(value: Log, event: Event) -> LoggedException | None:
 def _user(exception: LoggedException | None) -> str:
     """The package, by import name, whose code called the one that an exception is about."""
     frames = exception.frames if exception else ()
-    own = (f.package for f in reversed(frames) if f.package and f.package not in LIBRARIES)
-    return next(own, "")
+    packages = (f.package for f in reversed(frames) if f.package and f.package not in LIBRARIES)
+    return next(packages, "")
 
 
 def _above(exception: LoggedException, caller: str) -> str:
     """The package, by import name, that called `caller` from outside; "" if none did."""
-    own = (f.package for f in reversed(exception.frames) if f.package and not f.standard)
-    return next((package for package in own if package not in (caller, *LIBRARIES)), "")
+    packages = (f.package for f in reversed(exception.frames) if f.package and not f.standard)
+    return next((package for package in packages if package not in (caller, *LIBRARIES)), "")
 
 
 def _first(value: Log) -> tuple[Reason, Event] | None:

@@ -155,7 +155,7 @@ def unlisted(text: str) -> Reason | None:
         return None
     required, name = match["req"], _name(match["req"])
     versions = [each.strip() for each in match["have"].split(",") if each.strip()]
-    wanted = re.search(r"==(\d[\w.]*)", required)
+    exact = re.search(r"==(\d[\w.]*)", required)
     cause = f"the index has no {required} for this Python, glibc and architecture"
     cure = (
         f"use one of the versions that pip lists (pip index versions {name}), a different Python,"
@@ -163,21 +163,21 @@ def unlisted(text: str) -> Reason | None:
         " https://download.pytorch.org/whl/cuXXX)"
     )
     try:
-        number = Version(wanted[1]) if wanted else None
+        number = Version(exact[1]) if exact else None
         ends = (Version(versions[0]), Version(versions[-1])) if versions else None
     except InvalidVersion:
         number = ends = None
     if number is not None and ends is not None:
-        known = _systems().get(name, _Listed({}, {}))
+        systems = _systems().get(name, _Listed({}, {}))
         if number > ends[1]:
-            system = known.newest.get(str(ends[1]), "an older Python, glibc or system")
+            system = systems.newest.get(str(ends[1]), "an older Python, glibc or system")
             cause += f": pip finds {name} up to {ends[1]} only, so this is {system}"
             cure = (
                 f"use Python 3.10 to 3.13 on Linux (an image of imgbuild, or uv venv --python 3.12)"
                 f" for {required}, or require {name}<={ends[1]}"
             )
         elif number < ends[0]:
-            system = known.oldest.get(str(ends[0]), "a newer Python, or another architecture")
+            system = systems.oldest.get(str(ends[0]), "a newer Python, or another architecture")
             cause += f": pip finds {name} from {ends[0]} on only, so this is {system}"
             cure = (
                 f"use an older Python (uv venv --python 3.11; an image of imgbuild) for {required},"
@@ -201,12 +201,12 @@ def installed(text: str, texts: Iterable[str]) -> Reason | None:
     rows = [match for match in map(UNMET.match, texts) if match]
     by = Counter((row["by"], row["version"]) for row in rows)
     name, version = by.most_common(1)[0][0]
-    own = [row for row in rows if (row["by"], row["version"]) == (name, version)][:MOST_UNMET]
-    needs = ", ".join(row["need"] for row in own)
-    have = ", ".join(row["have"] for row in own if row["have"]) or "no such package"
+    unmet = [row for row in rows if (row["by"], row["version"]) == (name, version)][:MOST_UNMET]
+    needs = ", ".join(row["need"] for row in unmet)
+    have = ", ".join(row["have"] for row in unmet if row["have"]) or "no such package"
     others = ", ".join(other for other, _ in by if other != name)
     release = f"{name}=={version.partition('+')[0]}"
-    pins = " ".join(f"'{each}'" for each in (release, *(row["need"] for row in own)))
+    pins = " ".join(f"'{each}'" for each in (release, *(row["need"] for row in unmet)))
     return Reason(
         code="IMG615",
         cause=f"{name} {version} needs {needs}, and pip has installed {have}"

@@ -74,11 +74,11 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def named(self, texts: Sequence[str]) -> Mapping[str, str]:
         """The groups of `names`, from the first text with each; in capitals if there is none."""
-        found = {name: name.upper() for name in _groups(self.names)}
+        groups = {name: name.upper() for name in _groups(self.names)}
         for pattern in reversed(_compiled(self.names)):
             match = next(filter(None, map(pattern.search, texts)), None)
-            found |= match.groupdict() if match else {}
-        return found
+            groups |= match.groupdict() if match else {}
+        return groups
 
     def applies(self, facts: Facts, texts: Sequence[str], end: Sequence[str] = ()) -> bool:
         """Whether the rest of the log meets the conditions of the rule; `end`: its last lines."""
