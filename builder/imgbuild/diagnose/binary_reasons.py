@@ -30,6 +30,7 @@ SYMBOL_VERSION = re.compile(
     r"version [`'](?P<name>(?P<kind>GLIBCXX|GLIBC|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)'"
     r" not found(?: \(required by (?P<file>[^)]+)\))?"
 )
+OF_DRIVER = re.compile(r"cu[A-Z][A-Za-z]+")
 CACHED = re.compile(r"/\.cache/(?P<name>flashinfer|vllm|tvm|deep_gemm)/")
 GLOBAL = re.compile(r"_Z(?P<length>\d{1,3})(?P<rest>\w+)")
 NAMESPACE = re.compile(r"_ZT?[A-Z]{0,3}N?(?:K?)(?P<length>\d{1,2})(?P<rest>[a-zA-Z_]\w+)")
@@ -106,7 +107,8 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
             cure=f"install the wheel of {package} for this Python: pip install --force-reinstall"
             f" --no-cache-dir {package}",
         )
-    if (compiled := _compiled(package, symbol, file)) is not None:
+    driver = OF_DRIVER.match(symbol) and _driver_function(package, symbol, facts)
+    if compiled := driver or _compiled(package, symbol, file):
         return compiled
     if owner == "torch":
         return _torch_symbol(package, symbol, file, facts)
@@ -119,6 +121,21 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
         " library has: the installed versions are not compatible",
         cure=f"reinstall {package} and the packages that it links to, at compatible versions"
         + (f":{built}" if built else ""),
+    )
+
+
+def _driver_function(package: str, symbol: str, facts: Facts) -> Reason:
+    """The reason for a function of CUDA's driver library, which is not part of CUDA's toolkit."""
+    shown = f" (CUDA {facts.driver_cuda})" if facts.driver_cuda else ""
+    return Reason(
+        code="IMG901",
+        cause=f"{package} uses {symbol}, a function of the NVIDIA driver (libcuda.so.1): the driver"
+        f" of this machine{shown} is older than the CUDA that {package} was built for, or its"
+        " libcuda.so.1 is not loaded",
+        cure="update the driver (CUDA 12.0 needs 525, 12.4 550, 12.6 560, 12.8 570, 13.0 580), or"
+        f" install a build of {package} for the CUDA Version that nvidia-smi shows; if the driver"
+        " is new enough: LD_PRELOAD=libcuda.so.1, and no cuda/compat or cuda/stubs folder in"
+        " LD_LIBRARY_PATH (ldconfig -p | grep libcuda.so shows which is loaded)",
     )
 
 

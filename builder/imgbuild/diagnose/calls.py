@@ -42,6 +42,14 @@ FROM_SOURCES = re.compile(
     r"cannot import name '(?P<name>\w+)' from '(?P<module>\w[\w.]*)' \((?P<file>/[^()\s]{1,300})\)"
 )
 INSTALLED = re.compile(r"(?:site|dist)-packages/")
+OWN_LAYER = re.compile(r"(?:Linear|MoE|Embedding|Head|Layer|Norm|Attention|MLP)$")
+# Methods that transformers calls on a model.
+OF_MODELS = re.compile(
+    r"_(?!_)\w+|tie_weights|init_weights|prepare_inputs_for_generation|get_\w+_embeddings|"
+    r"gradient_checkpointing_enable|resize_token_embeddings"
+)
+# A line that calls a method by its name, which another package gives.
+BY_NAME = re.compile(r"func\(\*args|getattr\(\w+, \w*(?:method|name|func)\w*\)")
 # Methods of texts only.
 OF_TEXTS = re.compile(
     r"lower|upper|casefold|startswith|endswith|r?split|splitlines|[lr]?strip|removeprefix|removesuffix"
@@ -59,6 +67,7 @@ def overridden(text: str, caller: str, code: str) -> Reason | None:
         match is None
         or not owner
         or method == "__init__"
+        or (MODEL_CLASS.search(owner) and OF_MODELS.fullmatch(method))
         or releases.argument(owner, match["name"])
     ):
         return None
@@ -72,11 +81,14 @@ def overridden(text: str, caller: str, code: str) -> Reason | None:
             cure=f"install the {package} that the calling package (the trainer) requires, or the"
             f" release of it for the installed {package} (imgbuild resolve names both)",
         )
+    own = f"self.{method}(" in code and not owner.endswith(("Trainer", "Model"))
     return Reason(
         code="IMG904",
         cause=f"{owner}.{method} does not accept the argument {name}, which the installed {package}"
-        " passes to it",
-        cure=f"add {name}=None (or **kwargs) to the parameters of {method}, or install the version"
+        " passes to it" + f": a fault of this release if {owner} is a class of {package}" * own,
+        cure=f"{requirements.renewed(package)}; if {owner} is of your code, "
+        * own
+        + f"add {name}=None (or **kwargs) to the parameters of {method}, or install the version"
         f" of {package} that {owner} was written for",
     )
 
@@ -86,10 +98,12 @@ def _function_keyword(text: str, caller: str, code: str, facts: Facts) -> Reason
     match = KEYWORD.search(text) if caller else None
     callee = re.escape(match["callee"] or " ") if match else ""
     called = re.search(rf"\b(\w+)\.(?:\w+\.)*{callee}\(", code) if match else None
-    if match is None or called is None or called[1] == caller:
+    if match is None or (called is not None and called[1] == caller):
         return None
-    package = releases.package_name(called[1])
-    if package not in releases.table().packages.split():
+    package = releases.package_name(called[1]) if called else releases.exporter(match["callee"])
+    if package == releases.package_name(caller) or (
+        package not in releases.table().packages.split()
+    ):
         return None
     user, name = releases.package_name(caller), match["name"]
     return Reason(
@@ -115,6 +129,22 @@ def passed_through(text: str, caller: str, above: str, facts: Facts) -> Reason |
         code="IMG904",
         cause=f"{_rejected(owner, package, match['name'], user)}: {package} is older than {user}"
         " expects, or dropped it",
+        cure=requirements.update(package, above, facts),
+    )
+
+
+def called_by_name(text: str, code: str, caller: str, above: str, facts: Facts) -> Reason | None:
+    """The cause if the package `above` has `caller` call a method that its object does not have."""
+    match = ATTRIBUTE.search(text) if caller and above and BY_NAME.search(code) else None
+    owner = (match["owner"] or "") if match else ""
+    if match is None or not owner[:1].isupper():
+        return None
+    package, user = releases.package_name(caller), releases.package_name(above)
+    return Reason(
+        code="IMG905",
+        cause=f"{user} calls the method {match['name']} through {package}, whose {owner} does not"
+        f" have it: the class of {user} with this method is not in use, because {user} was written"
+        f" for another {package}",
         cure=requirements.update(package, above, facts),
     )
 
@@ -229,17 +259,18 @@ def _model_method(text: str, caller: str, _code: str, _facts: Facts) -> Reason |
     """The cause if transformers passes a new argument to a method of a model's own code."""
     match = KEYWORD.search(text) if caller in ("", "transformers") else None
     owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
-    if match is None or not MODEL_CLASS.search(owner) or not method.startswith("_"):
+    if match is None or not MODEL_CLASS.search(owner) or not OF_MODELS.fullmatch(method):
         return None
-    if method.startswith("__") or releases.owner(owner):
+    if releases.owner(owner):
         return None
     return Reason(
         code="IMG905",
         cause=f"the code of the model ({owner}) was written for another transformers: the installed"
         f" one passes {match['name']} to {method}, which does not accept it",
         cure="install the transformers that the model's card or transformers_version in its"
-        " config.json names (pip install 'transformers<5' if that is a 4.x), or download the"
-        " model's code again in its newest revision",
+        " config.json names (pip install 'transformers<5' if that is a 4.x), or get newer code of"
+        " the model: its newest revision, or of the package that has the class (pip install -U vllm"
+        " or sglang, if it is theirs)",
     )
 
 
@@ -268,6 +299,43 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
         " notebook's kernel, which keeps the modules from before an update; if that does not"
         f" help, import {module} alone to see which package it needs (python -c 'import {module}'),"
         f" and delete code that was generated for another version (unsloth_compiled_cache)",
+    )
+
+
+def _class_attribute(text: str, caller: str, code: str, _facts: Facts) -> Reason | None:
+    """The cause if a package uses an attribute that a class which it imports does not have."""
+    match = ATTRIBUTE.search(text) if caller and "AttributeError" in text[:60] else None
+    owner = (match["owner"] or "") if match else ""
+    if match is None or not owner[:1].isupper() or f"{owner}.{match['name']}" not in code:
+        return None
+    name, package = match["name"], releases.package_name(caller)
+    if releases.owner(owner) not in ("", package) or releases.member(owner, name) is not None:
+        return None
+    return Reason(
+        code="IMG905",
+        cause=f"{package} uses {owner}.{name}, and {owner}, a class that it imports, has no {name}"
+        f" in the installed version of the package that defines it: {package} was written for"
+        " another version of that package",
+        cure=f"{requirements.renewed(package)}; if that does not help, install the package that the"
+        f" import of {owner} in this file names in the version that {package} requires (an older"
+        " one, if it is newer than this release)",
+    )
+
+
+def _own_layer(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
+    """The cause if an inference engine uses an attribute that a layer of its own does not have."""
+    match = ATTRIBUTE.search(text) if caller in OWN_MODELS else None
+    owner = (match["owner"] or "") if match else ""
+    if match is None or not OWN_LAYER.search(owner) or releases.member(owner, match["name"]):
+        return None
+    package = releases.package_name(caller)
+    return Reason(
+        code="IMG905",
+        cause=f"{package} reads {owner}.{match['name']}, which this layer does not have: this"
+        f" release of {package} does not support the model, its quantization or an option with it",
+        cure=f"pip install -U {package} (a newer release may support it), or use the model without"
+        " quantization or in another format (another repository, --quantization), and leave out"
+        " options for LoRA, offloading or other kernels",
     )
 
 
@@ -331,7 +399,7 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
     )
 
 
-def _undefined(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
+def _undefined(text: str, caller: str, _code: str, facts: Facts) -> Reason | None:
     """The cause of an undefined name that is a known package or is defined by one."""
     match = UNDEFINED.search(text)
     if match is None:
@@ -341,13 +409,22 @@ def _undefined(text: str, caller: str, _code: str, _facts: Facts) -> Reason | No
     if not package:
         return None
     user = releases.package_name(caller)
-    if user and user != package and (near := NEAR.search(text)):
+    near = NEAR.search(text)
+    if user and user != package and near and near[1][:1].isupper():
         return Reason(
             code="IMG902",
             cause=f"the code of {user} uses {name} of {package}, which is {near[1]} in another"
             f" release of it: {user} does not support the installed {package}",
-            cure=f"update {user}, or install the {package} that it requires (imgbuild resolve"
-            f" {user} {package})",
+            cure=requirements.update(package, caller, facts),
+        )
+    existence = releases.name_in(package.replace("-", "_"), name)
+    if user and user != package and existence is not None and existence.since:
+        return Reason(
+            code="IMG902",
+            cause=f"{user} uses {name} of {package}, which is older than that or not installed:"
+            f" {existence.sentence(name)}",
+            cure=f"pip install '{existence.requirement()}'",
+            confidence="high",
         )
     what = package if name == package.replace("-", "_") else f"{name} (of {package})"
     return Reason(
@@ -373,6 +450,8 @@ FUNCTIONS = (
     _replaced,
     _own_name,
     _text_expected,
+    _class_attribute,
+    _own_layer,
     _unexpected_object,
     _model_method,
     _undefined,

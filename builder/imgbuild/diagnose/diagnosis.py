@@ -265,8 +265,10 @@ def _of_event(
         return _of_line(value, event, failed=failed)
     last = _last(exception)
     caller, code = _caller(exception), last.code if last else ""
+    above = _above(exception, caller)
     reason = (
-        calls.passed_through(event.text, caller, _above(exception, caller), value.facts)
+        calls.passed_through(event.text, caller, above, value.facts)
+        or calls.called_by_name(event.text, code, caller, above, value.facts)
         or value_reasons.reason(event.text)
         or binary_reasons.reason(event.text, value.facts)
         or requirements.reason(event.text, caller)
@@ -322,7 +324,11 @@ def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
     stated = _stated(text, value.facts)
     if stated is not None:
         return msgspec.structs.replace(stated, weak=event.level in ("I", "W"))
-    reason = binary_reasons.reason(text, value.facts) or python_reasons.reason(text, value.facts)
+    after = _next(value, event)  # a logger's line before the traceback with the same message
+    caller = _caller(after) if after is not None and after.message == text else ""
+    reason = binary_reasons.reason(text, value.facts) or python_reasons.reason(
+        text, value.facts, caller
+    )
     return None if reason is None else _survived(reason, value, event)
 
 
@@ -341,7 +347,7 @@ def _last(exception: LoggedException | None) -> TraceFrame | None:
     """The innermost frame of an exception that does not only pass a call on."""
     frames = exception.frames if exception else ()
     own = (f for f in reversed(frames) if not PASSING.match(f.name) and f.package != "omegaconf")
-    return next(own, None)
+    return next((frame for frame in own if frame.file != "<string>"), None)  # by exec()
 
 
 def _caller(exception: LoggedException | None) -> str:

@@ -454,6 +454,7 @@ def _general_cure(exception: LoggedException, package: str, at: str) -> str:
     if names := releases.table().companions.get(package, ""):
         return (
             f"{checked}; if that is right, {package} and the packages that it uses are not"
-            f" compatible: install {package} with {names} in its range (imgbuild resolve {package})"
+            f" compatible: {requirements.renewed(package)}; pip check then names the versions of"
+            f" {names} that it allows (imgbuild resolve {package})"
         )
     return f"{checked}, or use another release of {package}: its changelog or issues may name it"

@@ -14,6 +14,7 @@ STANDARD = re.compile(
 )
 MODEL_CODE = "transformers_modules"  # where transformers copies the code that comes with a model
 SOURCES = ("src", "python", "lib")  # folders of a checkout with its packages
+RAY_PACKAGE = "_ray_pkg_"  # a working_dir that Ray has copied to a node
 AMBIGUOUS = frozenset(("yaml", "git", "click", "attr", "hydra", "swift", "apex", "numpy", "dotenv"))
 
 
@@ -47,7 +48,8 @@ def package(file: str) -> str:
         above = folders[index - 1] if index else ""
         same = normalize(above) in (normalize(folder), table().import_names.get(folder))
         same = same or normalize(above).startswith(f"{normalize(folder)}-")  # Megatron-LM/megatron
-        if same or (folder not in AMBIGUOUS and (not index or above in SOURCES)):
+        root = not index or above in SOURCES or above.startswith(RAY_PACKAGE)
+        if same or (folder not in AMBIGUOUS and root):
             return folder
     return ""
 

@@ -327,6 +327,15 @@ def _attribute(text: str, facts: Facts, caller: str) -> Reason | None:
             return _of(existence, f"{owner}.{name}", f"do not use {name}", "IMG905", facts)
         package = "the package that defines it"
         cause = f"{owner} has no attribute {name} in the installed version"
+        if owner.endswith("Trainer"):
+            return Reason(
+                code="IMG905",
+                cause=f"the Trainer of trl or transformers from which {owner} is derived does not"
+                f" set {name} in the installed version: {owner} was written for another one",
+                cure="install the trl and transformers that the project's requirements name (pip"
+                f" install 'trl==VERSION' 'transformers==VERSION'), or set self.{name} in"
+                f" {owner}.__init__",
+            )
     return Reason(
         code="IMG905",
         cause=f"{cause}: the code was written for a different version",

@@ -111,7 +111,7 @@ def cure(package: str, caller: str, facts: Facts) -> str:
     if version and (spec := of(user, package, version)):
         return f"pip install '{package}{spec}', which {user} {version} requires"
     have = facts.versions.get(normalize(package), "")
-    if have and (span := _accepting(user, package, have)):
+    if have and (span := accepting(user, package, have)):
         return (
             f"pip install '{user}{span}', which allows {package} {have}, or keep {user} and install"
             f" the {package} that pip check names for {user}"
@@ -141,14 +141,25 @@ def update(package: str, caller: str, facts: Facts) -> str:
             f"update both: pip install -U {user} {package}; if another package pins one of them,"
             f" imgbuild resolve {user} {package} finds versions that fit"
         )
-    twin = releases.table().companions.get(package, "").partition(",")[0]
-    if twin and package.partition("-")[0] == re.split("[-_]", twin)[0]:
+    if twin := _twin(package):
         return f"update both, which are released together: pip install -U {package} {twin}"
     return (
-        f"update {package} and the package that imports it (the last file above the error in the"
-        f" traceback): pip install -U {package} PACKAGE; imgbuild resolve {package} PACKAGE finds"
-        " versions that fit"
+        f"if a package uses it (the last file above the error in the traceback), update both: pip"
+        f" install -U {package} PACKAGE; if your program does, install the {package} that its"
+        f" README or requirements name, or that was the newest when it was written: pip install"
+        f" '{package}==VERSION' (pip index versions {package} lists them)"
     )
+
+
+def renewed(package: str) -> str:
+    """The command that updates `package`, with the one that is released together with it."""
+    return f"pip install -U {package} {_twin(package)}".rstrip()
+
+
+def _twin(package: str) -> str:
+    """The package that is released together with `package`, such as unsloth_zoo; "" if none."""
+    twin = releases.table().companions.get(package, "").partition(",")[0]
+    return twin if package.partition("-")[0] == re.split("[-_]", twin)[0] else ""
 
 
 def reason(text: str, caller: str = "") -> Reason | None:
@@ -188,8 +199,8 @@ def _within(version: Version, span: str) -> bool:
     return SpecifierSet(span).contains(version, prereleases=True)
 
 
-def _accepting(user: str, package: str, have: str) -> str:
-    """The newest range of versions of `user` that allows a version of `package`; "" if none."""
+def accepting(user: str, package: str, have: str) -> str:
+    """The newest range of versions of `user` that allows `have` of `package`; "" if none."""
     rows = _ranges(user, package)
     for span, spec in reversed([*rows.items()]):
         try:

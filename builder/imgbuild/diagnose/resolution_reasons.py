@@ -14,6 +14,7 @@ from functools import lru_cache
 import msgspec
 from packaging.version import InvalidVersion, Version
 
+from imgbuild.diagnose import requirements
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
@@ -137,9 +138,17 @@ def reason(text: str, facts: Facts) -> Reason | None:
     names = " ".join(dict.fromkeys(_name(each.by) for each in clash if each.by != "you"))
     if mine is not None:
         cure = f"change the requirement {mine.on}, or use another version of {_name(other.by)}"
+        cure += _fitting(_name(other.by), mine.on)
     else:
         cure = f"use another version of {_name(first.by)} or of {_name(second.by)}"
     return _of(cause, f"{cure}: imgbuild resolve {names} finds compatible versions")
+
+
+def _fitting(user: str, requirement: str) -> str:
+    """The versions of `user` that allow an exact requirement, in parentheses; "" if unknown."""
+    name, exact, version = requirement.partition("==")
+    span = requirements.accepting(user, name.strip(), version.partition("+")[0]) if exact else ""
+    return f" ('{user}{span}' allows {name}=={version})" if span else ""
 
 
 def _as_pip(match: re.Match[str]) -> str:
@@ -267,8 +276,8 @@ def _absent(needed: _Constraint, there: str, split: str) -> Reason:
             "use another Python (uv venv --python 3.11, or 3.12), for which it has wheels, or"
             " another version of it"
             if "Python" in there
-            else "use a Python, base image or architecture for which it has wheels, or another"
-            " version"
+            else "use a Python (uv venv --python 3.12), base image or architecture for which it has"
+            " wheels, or another version"
         )
     elif local := OF_TORCH.search(needed.on):
         cure = (

@@ -141,6 +141,7 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     bases: Mapping[str, str]
     system_libraries: Mapping[str, str]
     companions: Mapping[str, str]
+    functions: Mapping[str, str]
     invented: tuple[InventedName, ...]
 
 
@@ -263,6 +264,12 @@ def owner(name: str) -> str:
             return package.package
     known = name in table().import_names or normalize(name) in table().packages.split()
     return package_name(name) if known else ""
+
+
+def exporter(name: str) -> str:
+    """The package of a function, such as peft of get_peft_model; else ""."""
+    functions = table().functions.items()
+    return next((package for package, names in functions if name in names.split()), "")
 
 
 def distribution(module: str) -> str:
