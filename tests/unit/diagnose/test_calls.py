@@ -1,0 +1,109 @@
+"""Calls and attributes that the package of another version does not have."""
+
+from __future__ import annotations
+
+import io
+
+from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.finding import LogFinding
+
+SITE = "/opt/venv/lib/python3.11/site-packages"
+
+
+def first(*frames: tuple[str, str], error: str) -> LogFinding:
+    """The first finding for a traceback with frames of files below site-packages."""
+    lines = "".join(f'  File "{SITE}/{file}", line 7, in f\n    {code}\n' for file, code in frames)
+    text = f"Traceback (most recent call last):\n{lines}{error}\n"
+    return diagnose(io.BytesIO(text.encode()), "log").findings[0]
+
+
+def test_a_function_of_a_known_package() -> None:
+    finding = first(
+        ("trl/trainer/sft_trainer.py", "model = get_peft_model(model, rows=4)"),
+        error="TypeError: get_peft_model() got an unexpected keyword argument 'rows'",
+    )
+    assert finding.cause.startswith("get_peft_model of the installed peft does not accept")
+    assert "which trl passes to it" in finding.cause
+
+
+def test_a_method_that_a_package_has_another_call() -> None:
+    finding = first(
+        ("openrlhf/trainer/ray/engine.py", "self.llm.collective_rpc('reload_rows')"),
+        ("vllm/utils.py", "return func(*args, **kwargs)"),
+        error="AttributeError: 'Worker' object has no attribute 'reload_rows'",
+    )
+    assert finding.cause.startswith("openrlhf calls the method reload_rows through vllm")
+    assert "pip install -U openrlhf vllm" in finding.cure
+
+
+def test_an_attribute_of_a_class_that_a_package_imports() -> None:
+    finding = first(
+        ("acme/core.py", "if kind == PumpKind.double_pump:"),
+        error="AttributeError: type object 'PumpKind' has no attribute 'double_pump'",
+    )
+    assert "acme was written for another version of that package" in finding.cause
+    assert finding.cure.startswith("pip install -U acme")
+
+
+def test_an_attribute_of_a_layer_of_an_engine() -> None:
+    finding = first(
+        ("vllm/model_executor/layers/fp8.py", "scale=layer.pump_scale,"),
+        error="AttributeError: 'RowParallelLinear' object has no attribute 'pump_scale'",
+    )
+    assert "does not support the model, its quantization or an option" in finding.cause
+
+
+def test_a_method_of_a_models_class_that_transformers_calls() -> None:
+    finding = first(
+        ("transformers/modeling_utils.py", "self.tie_weights(rows=False)"),
+        error="TypeError: AcmeForCausalLM.tie_weights() got an unexpected keyword argument 'rows'",
+    )
+    assert "was written for another transformers" in finding.cause
+
+
+def test_a_method_of_the_package_itself() -> None:
+    finding = first(
+        ("acme/core.py", "return self.to_rows(width=4)"),
+        error="TypeError: PumpStack.to_rows() got an unexpected keyword argument 'width'",
+    )
+    assert "a fault of this release if PumpStack is a class of acme" in finding.cause
+
+
+def test_a_name_that_a_release_added() -> None:
+    finding = first(
+        ("transformers/training_args.py", 'field: "ParallelismConfig" = None'),
+        error="NameError: name 'ParallelismConfig' is not defined. Did you mean: 'parallelism_rows'"
+        "?",
+    )
+    assert finding.cure == "pip install 'accelerate>=1.10.0'"
+
+
+def test_code_that_is_executed_from_a_text() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        f'  File "{SITE}/unsloth/models/_utils.py", line 460, in <module>\n'
+        "    exec(config, globals())\n"
+        '  File "<string>", line 3, in <module>\n'
+        "NameError: name 'PreTrainedConfig' is not defined. Did you mean: 'PretrainedConfig'?\n"
+    )
+    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    assert finding.cause.startswith("the code of unsloth uses PreTrainedConfig of transformers")
+
+
+def test_a_function_of_the_driver() -> None:
+    finding = first(
+        ("acme/core.py", "import acme._C"),
+        error=f"ImportError: {SITE}/acme/_C.so: undefined symbol: cuPumpCreateRows",
+    )
+    assert "acme uses cuPumpCreateRows, a function of the NVIDIA driver" in finding.cause
+    assert "nvidia-smi" in finding.cure
+
+
+def test_an_attribute_that_a_trainer_does_not_set() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/work/job/trainer.py", line 4, in step\n    if self._last_rows != step:\n'
+        "AttributeError: 'PumpGRPOTrainer' object has no attribute '_last_rows'\n"
+    )
+    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    assert "the Trainer of trl or transformers from which PumpGRPOTrainer" in finding.cause
