@@ -131,6 +131,12 @@ def update(package: str, caller: str, facts: Facts) -> str:
     if pin := cure(package, caller, facts):
         return pin
     user, have = releases.package_name(caller), facts.versions.get(normalize(package), "")
+    if user and user != package and package == "torch":
+        return (
+            f"pip install -U torch {user} if nothing else pins torch, or keep torch {have}".rstrip()
+            + f" and install a {user} of its time (pip index versions {user}; imgbuild resolve"
+            f" {user} torch)"
+        )
     if user and user != package and package in BASES:
         return (
             f"update {user} for the installed {package}: pip install -U {user}"
