@@ -354,6 +354,7 @@ def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window:
         ("vllm 0.33.0, python 3.12", "imgbuild resolve 'vllm==0.33.0' --python 3.12"),
         ("vllm 0.33.0, python 3.12", "without an image: cu130-vllm0.33.0-py312: needs"),
         ("vllm 0.25.1", "It is in 1 image and 1 retired image."),
+        ("vllm 0.8.5, trl 1.9", "learned: trl==1.9.2 needs vllm>=0.11.0 (imports"),
         ("vllm 0.8.5, TRL 1.x", "trl 1.1.0, 1.5.1, 1.9.2, 1.12.0"),
         ("python 3.13, arm64", "These versions are together in 1 image."),
         ("python 3.13, aarch64, vllm 0.8.5", "aarch64: in "),

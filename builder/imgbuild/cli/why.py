@@ -127,9 +127,14 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
 def _compared(package: str, name: str | None, selection: Filter) -> None:
     """InputError for a package with a version, or for two packages: `resolve` compares these."""
     names = (package, *([name] if name else []))
-    pins = {pin for target in published.load(selection.project().matrix).targets.values()
-            for pin in target.pins}  # fmt: skip
-    if VERSION.search(" ".join(names)) or (name and normalize(name) in pins):
+    project = selection.project()
+    if VERSION.search(" ".join(names)) or (
+        name
+        and not lock_path(project.images, name).exists()
+        and any(
+            normalize(name) in row.pins for row in published.load(project.matrix).targets.values()
+        )
+    ):
         hint = f"whether versions go together: imgbuild resolve {shlex.join(names)}"
         message = f"{' '.join(names)}: expected a package and a target"
         raise InputError(message, hint=hint)

@@ -80,7 +80,7 @@
       const remarks = targets.length ? [] : notes(data, given.read);
       const stops = targets.length ? [] : additions(data, given.read);
       show([
-        paragraph(targets.length ? presence(given.read, targets) : absence(given.read, [...recorded, ...remarks, ...stops]), "verdict"),
+        paragraph(targets.length ? presence(given.read, targets) : absence(given.read, [...recorded, ...remarks, ...stops, ...given.read.filter(({ name }) => data.sources[name])]), "verdict"),
         element("ul", {}, targets.map(target => linked("", [target],
           target.incompatible.map(text => `; known incompatibility: ${text}`).join("")))),
         ...part(targets.length ? "" : impossible ? "They cannot be installed together"
