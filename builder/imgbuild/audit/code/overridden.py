@@ -187,7 +187,12 @@ def _assigned(
     for match in (*_ASSIGNED.finditer(text.source), *_SET.finditer(text.source)):
         owner, name, value = (group.decode() for group in match.groups())
         known = value in defined and owner.partition(".")[0] in imported
-        gone = _gone(code, classes.origin(facts, owner), name, others) if known else None
+        path = classes.origin(facts, owner) if known else ""
+        # A module may get a name for code that expects it.
+        if not isinstance(other_sets.resolve(code, path).definition, Class):
+            continue
+        tested = re.search(rb"hasattr\([^\n]+[\"']%b[\"']" % name.encode(), text.source)
+        gone = _gone(code, path, name, others) if tested is None else None
         if gone is not None:
             line = text.source.count(b"\n", 0, match.start(1)) + 1
             column = match.start(1) - text.source.rfind(b"\n", 0, match.start(1))

@@ -45,9 +45,16 @@ def rewrite(tree: ast.Module, source: bytes) -> None:
     functions = list(_functions(tree.body))
     tree.body.append(_program(tree, source))
     for function in functions:
-        given = function.args
-        arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-        _rename(function.body, {each.arg for each in arguments if each is not None})
+        _rename(function.body, _parameters(function))
+
+
+def _parameters(scope: _Scope) -> set[str]:
+    """The parameters of a function."""
+    if isinstance(scope, ast.Module):
+        return set()
+    given = scope.args
+    arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    return {each.arg for each in arguments if each is not None}
 
 
 def _dictionaries(source: bytes) -> set[str]:
@@ -129,9 +136,10 @@ class _Tree:
                 around = (*around, node)
                 self.uses[node] = []
             elif isinstance(node, ast.Name):
-                if node.id in names:
-                    for scope in around:
-                        self.uses[scope].append(node)
+                for scope in reversed(around) if node.id in names else ():
+                    self.uses[scope].append(node)
+                    if node.id in _parameters(scope):
+                        break
             elif isinstance(node, ast.Call):
                 self.calls.append(node)
             for child in children(node):

@@ -113,7 +113,7 @@ def test_functions_assigned_to_names_that_are_gone_have_no_effect(tmp_path: Path
             {f"vllm=={version}": {"vllm/__init__.py": "", "vllm/worker.py": f"class W:\n{body}"}},
         )
         for version, body in (
-            ("0.8", "    def load(self): ...\n    def run(self): ...\n"),
+            ("0.8", "    def load(self): ...\n    def run(self): ...\ndef gone(): ...\n"),
             ("0.26", "    def run(self): ...\n"),
         )
     )
@@ -122,7 +122,7 @@ def test_functions_assigned_to_names_that_are_gone_have_no_effect(tmp_path: Path
     path.write_text(
         "import vllm.worker\nfrom vllm.worker import W\ndef f(self): ...\nmodel = W()\n"
         "W.load = f\nW.run = f\nW.mine = f\nvllm.worker.W.load = f  # new\n"
-        'setattr(W, "load", f)\nmodel.load = f\nW.load = None\n',
+        'setattr(W, "load", f)\nmodel.load = f\nW.load = None\nvllm.worker.gone = f\n',
         encoding="utf-8",
     )
     others = [OtherSet("old", {"vllm": "0.8"}, lambda: old)]

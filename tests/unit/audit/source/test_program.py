@@ -29,6 +29,7 @@ def _calls(source, callee):
         ("kw = {'a': 1}\nkw = {}", "f(**kw)", set(), True),
         ("kw = {'a': 1, **x}", "f(**kw)", set(), True),
         ("kw = {'a': 1} if x else {}", "f(**kw)", set(), True),
+        ("kw = {'a': 1}", "def g(**kw): f(**kw)", set(), True),
         ("", "partial(f, 1, a=1)", {"a"}, True),
         ("", "functools.partial(f, **{'a': 1})", {"a"}, True),
     ],
