@@ -127,7 +127,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     python: Annotated[
         str | None,
         PYTHON(
-            "Applies to named versions. Default: the version of --base, else of the"
+            "Applies to NAME==VERSION. Default: the version of --base, else of the"
             " Python that runs imgbuild."
         ),
     ] = None
@@ -146,7 +146,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     ] = None
     cuda: Annotated[
         str | None,
-        CUDA("Applies to named versions and environments. Default: the release of torch."),
+        CUDA("Applies to NAME==VERSION and environments. Default: the release of torch."),
     ] = None
     again: Annotated[bool, AGAIN("Audits a package set again even if its report is cached.")] = (
         False
