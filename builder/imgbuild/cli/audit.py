@@ -132,7 +132,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         ),
     ] = None
     base: Annotated[
-        str | None, BASE("Its glibc is used for the audit, and its Python for named versions.")
+        str | None, BASE("The audit uses its glibc, and for NAME==VERSION its Python.")
     ] = None
     glibc: Annotated[
         str | None,

@@ -27,7 +27,7 @@ _USES = re.compile(rb"environ|getenv|putenv")  # what a Python file sets or read
 
 
 class Prefix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The packages that read variables with a prefix; `complete`: only in Python."""
+    """The packages that read variables with a prefix; `complete` if only Python code does."""
 
     packages: tuple[str, ...]
     complete: bool
