@@ -233,7 +233,9 @@ def test_next_run_finishes_killed_update(locked: Project, tmp_path: Path) -> Non
     project.run("lock", "--check")
 
 
-def test_outdated_reads_targets_rows_and_updates(publisher: Publisher, locked: Project) -> None:
+def test_outdated_lists_packages_base_and_vulnerabilities(
+    publisher: Publisher, locked: Project
+) -> None:
     target = Project(publisher.folder, locked.index_url, locked.cache)
     (report,) = json.loads(target.run("outdated", TARGET, "--json").stdout)
     rows = {row["package"]: row for row in report["packages"]}

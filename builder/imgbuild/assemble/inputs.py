@@ -59,7 +59,7 @@ class Inputs:
 
     @property
     def store(self) -> Store:
-        """The cache."""
+        """The cache that the inputs are read from."""
         return self.context.store
 
     @property

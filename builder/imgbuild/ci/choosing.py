@@ -42,7 +42,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The selection of jobs.
+    """Selects jobs of `ci.yaml`.
 
     `revision`: only of targets whose digest differs from the one at this git revision. `arches`:
     the architectures to test; if empty, all of the target. `shard` is part I of N, from 1. `again`:

@@ -115,7 +115,7 @@ class _Writer:
         yield ""
 
     def body(self, targets: Sequence[TargetJobs], *, drop: bool) -> Iterator[str]:
-        """The jobs.
+        """The part of the script that runs the jobs.
 
         With Slurm all images are built first, while submitted tests wait in its queue.
         """

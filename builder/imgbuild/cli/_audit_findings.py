@@ -28,7 +28,7 @@ MOST_ABSENT, NAMED = 10, 5  # findings of absent packages that are printed separ
 
 
 class Format(enum.StrEnum):
-    """The format of findings."""
+    """The output format of findings."""
 
     TEXT = "text"
     JSON = "json"

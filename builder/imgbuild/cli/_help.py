@@ -43,10 +43,10 @@ def _naming(ctx: Any) -> Iterator[None]:
 
 
 class VerbCommand(TyperCommand):
-    """A verb."""
+    """A command of imgbuild, with its help and errors in one format."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help."""
+        """Write the help of the command."""
         formatter.write("\n".join(help_lines(self, ctx)) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -101,7 +101,7 @@ class VerbGroup(TyperGroup):
         formatter.write("\n".join(listing(self, ctx)) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words."""
+        """Parse the arguments of the command line."""
         with _naming(ctx):
             return super().parse_args(ctx, args)
 

@@ -113,7 +113,7 @@ def complete_target(incomplete: str) -> list[str]:
 
 
 TARGET = Definition(
-    "--target -t", "A target, by name. Can be repeated.", metavar="NAME", panel=SELECT,
+    "--target -t", "A target, by name.", metavar="NAME", panel=SELECT,
     autocompletion=complete_target,
 )  # fmt: skip
 ALL = Definition("--all", "Select all targets of the matrix.", panel=SELECT, often=True)

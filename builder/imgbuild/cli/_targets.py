@@ -50,7 +50,7 @@ MatrixFile = Annotated[
 class Targets(Group, frozen=True, kw_only=True):
     """Options that select targets, for verbs whose positional words are not only target names."""
 
-    target: Annotated[list[str] | None, _options.TARGET()] = None
+    target: Annotated[list[str] | None, _options.TARGET("Can be repeated.")] = None
     everything: Annotated[bool, _options.ALL()] = False
     matrix: MatrixFile = None
 
@@ -123,7 +123,7 @@ class OneTarget(Group, frozen=True, kw_only=True):
     """One target, positional or by `--target`."""
 
     name: One = None
-    target: Annotated[list[str] | None, _options.TARGET()] = None
+    target: Annotated[list[str] | None, _options.TARGET("Can be repeated.")] = None
     matrix: MatrixFile = None
 
     def split(self, command: Sequence[str] | None) -> tuple[str, tuple[str, ...]]:

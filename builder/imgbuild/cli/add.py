@@ -31,7 +31,7 @@ RequirementsArgument = Annotated[
 SystemOption = Annotated[list[str] | None, SYSTEM()]
 TargetOption = Annotated[
     list[str] | None,
-    TARGET("Only one can be given here: the row to change. Default: the only row."),
+    TARGET("Its row is changed. Default: the only row."),
 ]
 
 

@@ -127,12 +127,12 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     python: Annotated[
         str | None,
         PYTHON(
-            "Applies to named versions. Default: the version of --base, else of the"
+            "Applies to NAME==VERSION. Default: the version of --base, else of the"
             " Python that runs imgbuild."
         ),
     ] = None
     base: Annotated[
-        str | None, BASE("Its glibc is used for the audit, and its Python for named versions.")
+        str | None, BASE("The audit uses its glibc, and for NAME==VERSION its Python.")
     ] = None
     glibc: Annotated[
         str | None,
@@ -146,7 +146,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     ] = None
     cuda: Annotated[
         str | None,
-        CUDA("Applies to named versions and environments. Default: the release of torch."),
+        CUDA("Applies to NAME==VERSION and environments. Default: the release of torch."),
     ] = None
     again: Annotated[bool, AGAIN("Audits a package set again even if its report is cached.")] = (
         False

@@ -66,7 +66,7 @@ ExtendsOption = Annotated[
 ]
 TargetOption = Annotated[
     list[str] | None,
-    TARGET("Starts from this target instead of the best match. Only one is accepted."),
+    TARGET("Starts from this target instead of the best match."),
 ]
 LockOption = Annotated[
     str | None,

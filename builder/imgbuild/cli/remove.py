@@ -29,7 +29,7 @@ def remove(
     system: Annotated[list[str] | None, SYSTEM()] = None,
     target: Annotated[
         list[str] | None,
-        TARGET("Only one can be given here: the row to change. Default: the only row."),
+        TARGET("Its row is changed. Default: the only row."),
     ] = None,
     matrix: MatrixFile = None,
 ) -> None:

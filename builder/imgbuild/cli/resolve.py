@@ -249,8 +249,8 @@ def resolve(
     takes up to 6 minutes if the packages are not in the cache. Prints the requested packages and a
     row to add to matrix.yaml, and with --full every package with the reason for its version. No
     wheel is downloaded: metadata and Python code are checked on the server, but shared objects
-    (ELF, CUDA) are not; `imgbuild lock` checks these for the row. Only the cache is written. The
-    result is cached until the next day (UTC); --again solves again.
+    (ELF, CUDA) are not; `imgbuild lock` checks these for the row. The command writes only to the
+    cache. The result is cached until the next day (UTC); --again solves again.
 
     If there is no solution for an architecture, the reasons and suggestions are printed, and the
     exit status is 8. A set with a package that is more than a year older than the others is

@@ -28,9 +28,10 @@ def update(
 
     In a project, its rows are moved to the latest lock of the published target that they use, or
     with --to, to another target. First, the changes are printed: versions, bytes to pull, and what
-    the new packages break in the project's code. Then matrix.yaml, with its comments, the copied
-    target and a new lock are written, all or none. The next update completes an interrupted one. If
-    requirements of the project exclude the target, all of them are listed, and nothing is written.
+    the new packages break in the project's code. Then matrix.yaml (its comments are kept), the
+    copied target and a new lock are written. If the update is interrupted, the next one completes
+    it. If requirements of the project exclude the target, all of them are listed, and nothing is
+    written.
 
     In a matrix with bases and pins, each newer version of a pinned package is solved, audited and
     locked in a temporary folder, for all architectures of the row. Versions that work become one

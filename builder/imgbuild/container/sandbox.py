@@ -104,7 +104,7 @@ class Confined(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
 
     def limits(self) -> dict[str, int]:
-        """The limits by name."""
+        """The resource limits, by name."""
         return {"memory": self.memory, "processes": self.processes}
 
 

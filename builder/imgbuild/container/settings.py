@@ -93,7 +93,7 @@ def settings(
     """The container of the image of `lock`; InputError with all problems of `options`."""
     wrong = list(_problems(options))
     if wrong:
-        raise InputError("\n".join(wrong), hint="see: imgbuild render --help")
+        raise InputError("\n".join(wrong), hint="for the options, run: imgbuild render --help")
     pairs = [text.partition("=") for text in options.env]
     given = {name: value for name, sign, value in pairs if sign}
     passed = tuple(dict.fromkeys(name for name, sign, _ in pairs if not sign))

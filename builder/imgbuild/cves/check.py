@@ -66,7 +66,7 @@ class CveReport(msgspec.Struct, frozen=True, kw_only=True, rename={"unqueried": 
 
     @property
     def ok(self) -> bool:
-        """Whether no vulnerability counts."""
+        """Whether all vulnerabilities are accepted or below the threshold."""
         return not self.counted
 
 

@@ -329,7 +329,7 @@ def _absent(library: str) -> Reason:
         cause = f"torch is not installed, or has no {library}"
         cure = "install the torch that the package was built for"
     elif library.startswith("libpython"):
-        cause = f"{library} is not installed: the program was built for that Python"
+        cause = f"{library} is not installed, but the program was built for its Python version"
         cure = "install libpython3.X of that version, or reinstall the package for this Python;"
         cure += " if it is below /root, another user cannot read it"
     return Reason(

@@ -124,7 +124,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             yield from [file for file in sorted(path.iterdir()) if file.is_file()]
         except OSError as error:
             message = f"{path}: {error.strerror or error}"
-            raise InputError(message, hint="pass the files of the folder") from error
+            raise InputError(message, hint="pass the files in the folder") from error
 
 
 def _findings(value: Log) -> Iterator[LogFinding]:
@@ -420,8 +420,8 @@ def _unknown(exception: LoggedException) -> Reason:
         cause=f"the first exception is {text}",
         confidence="low",
         source="first",
-        cure="the log does not show where it was raised: include the lines before it, and to report"
-        " it the output of imgbuild doctor --collect",
+        cure="the log does not show where it was raised: include the lines before it; to report the"
+        " failure, add the output of imgbuild doctor --collect",
     )
 
 

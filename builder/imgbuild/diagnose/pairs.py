@@ -29,7 +29,7 @@ class TorchWheel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pairs(msgspec.Struct, frozen=True, kw_only=True):
-    """The tables of the file."""
+    """The content of the data file of pairs."""
 
     vllm: tuple[VllmBuild, ...]
     torch: tuple[TorchWheel, ...]

@@ -58,7 +58,7 @@ class _Piece(io.RawIOBase):
         file.seek(start)
 
     def readable(self) -> bool:
-        """Always."""
+        """Whether the file can be read: always."""
         return True
 
     def readinto(self, buffer: Any) -> int:

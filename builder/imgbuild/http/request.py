@@ -38,5 +38,5 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Its URL, for display."""
+        """The URL, for display."""
         return self.shown or redact(self.url)

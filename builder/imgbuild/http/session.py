@@ -161,7 +161,7 @@ class _Session(requests.Session):
     """A session without redirects, which `Http` follows: requests would read their bodies."""
 
     def get_redirect_target(self, _: requests.Response) -> None:
-        """Always None."""
+        """None, because redirects are followed elsewhere."""
 
 
 def session(context: ssl.SSLContext) -> requests.Session:
@@ -251,7 +251,7 @@ class _Watched(io.RawIOBase):
         self._bytes = 0
 
     def readable(self) -> bool:
-        """Always."""
+        """Whether the body can be read: always."""
         return True
 
     def fileno(self) -> int:

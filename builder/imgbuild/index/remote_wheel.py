@@ -154,11 +154,11 @@ class RemoteFile(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """True."""
+        """Whether the file can be read: always."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
+        """Whether the position can be changed: always."""
         return True
 
     def tell(self) -> int:

@@ -40,7 +40,7 @@ class WheelAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Its file name."""
+        """The name of the file."""
         path = self.place if self.is_path else unquote(urlsplit(self.place).path)
         return path.rpartition("/")[2]
 

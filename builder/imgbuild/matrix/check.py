@@ -129,7 +129,9 @@ def _without_login(notes: Notes, path: Path, url: str) -> bool:
         return True
     # The value is omitted, because errors are copied into logs.
     message = "the URL contains a user name or password"
-    notes.note(path, message, expected="a URL without credentials: store them in netrc or keyring")
+    notes.note(
+        path, message, expected="a URL without credentials; these belong in netrc or keyring"
+    )
     return False
 
 

@@ -222,7 +222,7 @@ def _sampler(notes: Notes, path: Path, target: Target) -> None:
     """Note the variable at `path` if it contradicts the mode `off`."""
     variable = target.env.get(flashinfer.SAMPLER)
     if variable is not None and variable.value != "0":
-        message = f"FlashInfer is off, but the target sets {path[-1]} to another value"
+        message = f"FlashInfer is off, but the target sets {path[-1]} to a value that enables it"
         value, of = variable.value, (*path, "value")
         notes.note(path, message, value=value, expected="0, or no entry", of=of)
 

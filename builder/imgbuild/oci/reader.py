@@ -1,4 +1,4 @@
-"""Reads layers: tar streams, decompressed (gzip, zstd), headers applied, whiteouts."""
+"""Reads the tar streams of layers (gzip, zstd) and interprets their headers and whiteouts."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class RootFolder:
         return descriptor
 
     def place(self, parts: tuple[str, ...], *, make: bool = True) -> tuple[str, ...]:
-        """`parts` with links in its folders resolved, but not its last part."""
+        """The path `parts`, with links resolved in its folders but not in its last part."""
         above = parts[:-1]
         descriptor = self.folder(above, make=make)
         if (place := self._places.get(above)) is None:

@@ -261,7 +261,7 @@ class CachedPackages(PackageSet):
         return set()
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
-        """As in `PackageSet`."""
+        """The module of this name, as in `PackageSet`."""
         if time.monotonic() > self.deadline:
             raise TimeoutError
         try:

@@ -83,7 +83,7 @@ class ProjectFiles:
         return self._texts[name]
 
     def toml(self, name: str) -> dict[str, Any]:
-        """The TOML document `name`."""
+        """The parsed TOML document of a file."""
         try:
             return _printable(name, tomllib.loads(self.text(name)))
         except tomllib.TOMLDecodeError as error:
@@ -98,7 +98,7 @@ class ProjectFiles:
             raise _too_deep(name, error) from error
 
     def json(self, name: str) -> Any:
-        """The JSON document `name`."""
+        """The parsed JSON document of a file."""
         try:
             return json.loads(self.text(name))
         except json.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""Dockerfiles and files committed next to a lock: written, compared (separate: not on request)."""
+"""Writes and compares the Dockerfiles committed next to a lock (separate: not on request)."""
 
 from __future__ import annotations
 

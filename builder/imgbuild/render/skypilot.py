@@ -17,7 +17,7 @@ def task(container: ContainerSettings, comment: str) -> str:
     """A task: the image on machines with these GPUs, the current folder, and the command."""
     wrong = _problems(container)
     if wrong:
-        raise InputError("\n".join(wrong), hint="see: imgbuild render --help")
+        raise InputError("\n".join(wrong), hint="for the options, run: imgbuild render --help")
     resources: dict[str, Any] = {"image_id": f"docker:{container.image}"}
     if container.gpu:
         number = 1 if container.gpus is None else container.gpus

@@ -393,7 +393,7 @@ def _unknown_cuda(
 def torch_of(
     facts: PackageFacts, requests: Iterable[Demand], cuda: str | None
 ) -> TorchBuild | None:
-    """The newest torch that `requests`, which have no conflict, allow; None if none is on torch."""
+    """The newest torch that `requests`, which have no conflict, allow; None without torch."""
     search = _Search(facts, cuda)
     search.run(tuple(requests))
     return search.torch

@@ -18,7 +18,7 @@ LABELS = {"trl": "TRL", "verl": "verl", "unsloth": "unsloth", "deepspeed": "deep
 
 
 def grid(targets: Sequence[SiteTarget]) -> Grid:
-    """Rows: CUDA releases; columns: vLLM, SGLang, neither; the newest come first in each."""
+    """A table of targets: a row per CUDA release; columns for vLLM, SGLang and neither."""
     cuda = sorted({target.row.cuda for target in targets}, key=numbers, reverse=True)
     families = {_family(target) for target in targets}
     engines = tuple(each for each in (*ENGINES.values(), WITHOUT) if each in families)

@@ -238,7 +238,7 @@ def script(
     )
     wrong = [*_fits(job_script, lock), *_places(job_script)]
     if wrong:
-        raise InputError("\n".join(wrong), hint="see: imgbuild slurm --help")
+        raise InputError("\n".join(wrong), hint="for the options, run: imgbuild slurm --help")
     return job_script
 
 

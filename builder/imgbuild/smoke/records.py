@@ -102,7 +102,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def good(self) -> bool:
-        """Whether it passed."""
+        """Whether the test passed."""
         return self.result == "pass"
 
     @property

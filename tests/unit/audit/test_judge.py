@@ -144,7 +144,7 @@ def test_error_of_code_that_never_ran_is_a_warning(change, severity):
     )  # fmt: skip
     found = judge.unused(error, [msgspec.structs.replace(entry, **change)])
     assert found.severity is severity
-    assert ("no version of b fits" in found.message) == (severity is Severity.WARNING)
+    assert ("no version of b is compatible" in found.message) == (severity is Severity.WARNING)
 
 
 def test_removed_attribute_findings_are_included(package_set):

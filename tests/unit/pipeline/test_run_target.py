@@ -99,7 +99,7 @@ def test_apptainer_command_line_is_printed_without_sif(
     assert not kernels.exists()
     assert invocation.command[-2:] == (f"{target_image.place}.sif", "true")
     assert f"imgbuild build {TARGET} --format sif" in capsys.readouterr().err
-    with pytest.raises(InputError, match="no equivalent single command"):
+    with pytest.raises(InputError, match="no single command"):
         run_target.command(
             target_image, ARCH, ContainerRequest(), through="root", kernel_cache=False
         )

@@ -27,7 +27,7 @@ NAMESPACE = uuid.UUID("0b8a5f0e-61c3-5e0c-9b57-3f2f0e1d7a46")  # a fixed UUID fo
 
 
 def document(sbom: Sbom) -> bytes:
-    """The document of `sbom`."""
+    """The CycloneDX document of `sbom`."""
     body: dict[str, Any] = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",

@@ -246,7 +246,7 @@ class _Maker:
             )
 
     def debs(self) -> Iterator[Component]:
-        """Debian's packages."""
+        """Components for the Debian packages."""
         for deb in self._resolution.debs:
             record = self._record(deb)
             source = record.source or deb.package
@@ -271,7 +271,7 @@ class _Maker:
             )
 
     def wheels(self) -> Iterator[Component]:
-        """Installed wheels."""
+        """Components for the installed wheels."""
         for wheel in self._installed:
             yield self._wheel(f"wheel/{wheel.package}", ComponentKind.WHEEL, wheel)
 

@@ -34,7 +34,7 @@ PURPOSES = {
 
 
 def document(sbom: Sbom) -> bytes:
-    """The document of `sbom`."""
+    """The SPDX document of `sbom`."""
     body: dict[str, Any] = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",

@@ -221,7 +221,7 @@ class Tables:
         return next((section for section in self.sections if section.kind == kind), None)
 
     def named(self, name: bytes) -> Section | None:
-        """The section named `name`."""
+        """The section with this name."""
         if self._names >= len(self.sections):
             return None
         names = self.sections[self._names]

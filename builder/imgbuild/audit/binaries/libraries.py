@@ -18,7 +18,7 @@ class Driver(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class LibraryOwner(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The package that provides a library; a shell pattern."""
+    """A shell pattern of library names, and the package that provides them."""
 
     library: str
     package: str

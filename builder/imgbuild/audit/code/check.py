@@ -1,4 +1,4 @@
-"""All checks of a user's code against a package set: the findings, by file and line."""
+"""Runs all checks of a user's code against a package set; sorts findings by file and line."""
 
 from __future__ import annotations
 

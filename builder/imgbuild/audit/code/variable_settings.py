@@ -29,7 +29,7 @@ _USES = re.compile(b"|".join(_USED))
 
 
 class Prefix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The packages that read variables with a prefix; `complete`: only in Python."""
+    """The packages that read variables with a prefix; `complete` if only Python code does."""
 
     packages: tuple[str, ...]
     complete: bool

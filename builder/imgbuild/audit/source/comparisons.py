@@ -128,7 +128,7 @@ class Signatures:
         self.names = names
 
     def callable_of(self, node: ast.expr) -> str:
-        """The callable whose parameters an expression is; "" for other expressions.
+        """The callable whose parameters an expression returns; "" for other expressions.
 
         For the fields of a dataclass this is "X.__dataclass_fields__".
         """

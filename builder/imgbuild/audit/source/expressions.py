@@ -58,7 +58,7 @@ class Expressions:
         self._classes = {name.rpartition(".")[2] for name in subscripted()}
 
     def visit(self, node: ast.AST) -> None:
-        """Read an expression."""
+        """Record what an expression uses."""
         visitor = self._visitors.get(type(node))
         if visitor is not None:
             visitor(self, node)

@@ -171,7 +171,7 @@ class NameValues:
         line: int,
         names: Iterable[str] = (),
     ) -> None:
-        """Enter a scope."""
+        """Start a new scope, such as a function body."""
         self.frame = Frame(kind, self.frame, body, line, names, expressions=self._expressions)
 
     def leave(self) -> None:

@@ -166,5 +166,5 @@ def test_unknown_extra_is_reported_with_available_ones(tmp_path):
         tmp_path, ["ray==2.48"], RAY, extras={"ray": ("absent",)}, partial=True
     )
     assert finding.severity is Severity.WARNING
-    assert finding.message == "ray 2.48 has no extra absent: it is ignored"
+    assert finding.message == "ray 2.48 has no extra absent, so it is ignored"
     assert finding.remedy == "its extras: all-of-it, default"
