@@ -67,7 +67,7 @@ def test_differences_from_similar_targets_are_correct(made: SiteCatalogue) -> No
     assert list(near.packages) == sorted(near.packages)
     trl = next(line for line in near.differences if line.name == "trl")
     assert (trl.own, trl.others[0]) == ("0.18.2", "0.17.0")
-    assert near.shared[0] > 4_000_000_000
+    assert near.shared[0] > 3_900_000_000
     retired = {each.name for each in made.targets if each.row.retired}
     assert all(not retired & {*each.neighbours.names} for each in made.targets)
 
@@ -124,14 +124,14 @@ def test_main_versions_include_pins_and_frameworks(made: SiteCatalogue) -> None:
 
 
 def test_a_record_of_an_equal_image_names_the_digest_that_was_tested(made: SiteCatalogue) -> None:
-    lines = test_runs.lines(target(made, "cu124-vllm0.8.5"))
-    others = test_runs.other_digests(target(made, "cu124-vllm0.8.5"))
+    lines = test_runs.lines(target(made, "cu124-trl0.17"))
+    others = test_runs.other_digests(target(made, "cu124-trl0.17"))
     assert {each.digest for each in others} == {
         line.run.digest for line in lines if line.run.digest != line.current
     }
     first = next(each for each in others if "multi-gpu" in each.runs)
     assert first.runs == "multi-gpu on 2 NVIDIA H200"
-    assert first.digest != first.current == target(made, "cu124-vllm0.8.5").page.images[0].digest
+    assert first.digest != first.current == target(made, "cu124-trl0.17").page.images[0].digest
     assert test_runs.other_digests(target(made, "cu124-vllm")) == []
 
 
@@ -245,7 +245,7 @@ def test_an_update_downloads_the_layer_of_the_package_and_lists_of_versions(
     differing = {layer.name for layer in both} - {
         layer.name for layer in both if layer.digest in {each.digest for each in trl}
     }
-    assert differing == {*_update("cu124-vllm0.8.5", "trl").layers}
+    assert differing >= {*_update("cu124-vllm0.8.5", "trl").layers}  # bases differ, too
 
 
 def test_a_stale_lock_has_a_page_without_digest(
