@@ -123,8 +123,8 @@ def _run(verb: str, options: Mapping[str, Any], handed: tuple[str, ...], cluster
             if layout.check(session.project.output(task.target), task.digest)
         }
         done = [entry for entry in done if entry.target in built]
-    known_targets = {entry.target for entry in done} | {entry.target for entry in live}
-    unsubmitted = tuple(task for task in tasks if task.target not in known_targets)
+    submitted = {entry.target for entry in done} | {entry.target for entry in live}
+    unsubmitted = tuple(task for task in tasks if task.target not in submitted)
     console.info(
         f"tasks: {len(unsubmitted)} to submit, {len(live)} already queued, {len(done)} already"
         " completed"

@@ -307,7 +307,7 @@ def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
     for gpu in dict.fromkeys(host.gpus):
         if _uncompiled(host, floors, gpu):
             yield (
-                f"some kernels for {gpu.name} are only PTX, which driver {host.driver} may be too"
+                f"some kernels for {gpu.name} are PTX only, which driver {host.driver} may be too"
                 f" old to compile; {floors.driver_full} or newer can compile them"
             )
         elif is_compiled(floors, gpu):

@@ -274,8 +274,8 @@ def _number(cuda: str) -> int:
 
 def other_cuda(suggestions: Iterable[str]) -> str | None:
     """The CUDA release of the suggestion that changes nothing else; None without one."""
-    found = filter(None, map(OTHER_CUDA.match, suggestions))
-    return next((match[1] for match in found), None)
+    matches = filter(None, map(OTHER_CUDA.match, suggestions))
+    return next((match[1] for match in matches), None)
 
 
 def targets(

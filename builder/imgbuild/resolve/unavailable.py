@@ -98,9 +98,9 @@ class _Search:
                     reason = SOURCES.get(code, each.reason)
                     return f"requires {msgspec.structs.replace(each, reason=reason).text}"
             deeper = needed if levels > 1 else ()
-            found = ((each, self.reason(each, levels - 1)) for each in deeper)
+            reasons = ((each, self.reason(each, levels - 1)) for each in deeper)
             return next(
-                (f"requires {each}, which {reason}" for each, reason in found if reason), ""
+                (f"requires {each}, which {reason}" for each, reason in reasons if reason), ""
             )
         except ImgbuildError as error:  # the solver reports it if it matters
             self._pages.context.reporter.detail(f"{demand}: {error.message}")

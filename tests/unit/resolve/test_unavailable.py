@@ -19,8 +19,8 @@ from tests.support.rows import each_row
 
 TAGS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
 SITE = Place("a.txt", 2)
-COMPILER = "only an sdist that needs a compiler exists: name a wheel of it by URL"
-EMPTY = "only an sdist without a module exists, a placeholder: name a wheel of it by URL"
+COMPILER = "only an sdist that requires a compiler exists; specify the URL of a wheel"
+EMPTY = "only a placeholder sdist without a module exists; specify the URL of a wheel"
 
 
 def pages_of(index: LocalIndex, folder: Path) -> IndexPages:

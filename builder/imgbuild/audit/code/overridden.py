@@ -186,8 +186,8 @@ def _assigned(
     imported = {line.bound for line in facts.imports}
     for match in (*_ASSIGNED.finditer(text.source), *_SET.finditer(text.source)):
         owner, name, value = (group.decode() for group in match.groups())
-        known = value in defined and owner.partition(".")[0] in imported
-        path = classes.origin(facts, owner) if known else ""
+        is_function_of_file = value in defined and owner.partition(".")[0] in imported
+        path = classes.origin(facts, owner) if is_function_of_file else ""
         # A module may get a name for code that expects it.
         if not isinstance(other_sets.resolve(code, path).definition, Class):
             continue

@@ -79,8 +79,10 @@ class WheelSources:
     def _keys(self, modules: tuple[str, ...]) -> Iterator[str]:
         """The keys of the dictionaries at the top of the first of these modules that exists."""
         package_set = self._package_set()
-        found = (package_set.module(name) for name in modules) if package_set is not None else ()
-        facts = next((each for each in found if isinstance(each, ModuleFacts)), None)
+        candidates = (
+            (package_set.module(name) for name in modules) if package_set is not None else ()
+        )
+        facts = next((each for each in modules_read if isinstance(each, ModuleFacts)), None)
         source = self._source(facts) if facts is not None else None
         for statement in source.tree.body if source is not None else ():
             value = getattr(statement, "value", None)

@@ -85,9 +85,9 @@ def _set_options(tree: ast.Module) -> None:
     nodes = walk(tree)
     for node in nodes:
         for decorator in getattr(node, "decorator_list", ()):
-            made = decorator.func if isinstance(decorator, ast.Call) else decorator
-            if dotted(made) == _REMOTE:
-                remote[node.name] = made  # type: ignore[attr-defined]
+            name_node = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if dotted(name_node) == _REMOTE:
+                remote[node.name] = name_node  # type: ignore[attr-defined]
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             owner = node.func.value
