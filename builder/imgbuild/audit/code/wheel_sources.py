@@ -82,7 +82,7 @@ class WheelSources:
         candidates = (
             (package_set.module(name) for name in modules) if package_set is not None else ()
         )
-        facts = next((each for each in modules_read if isinstance(each, ModuleFacts)), None)
+        facts = next((each for each in candidates if isinstance(each, ModuleFacts)), None)
         source = self._source(facts) if facts is not None else None
         for statement in source.tree.body if source is not None else ():
             value = getattr(statement, "value", None)
