@@ -263,9 +263,8 @@ def test_python_source_that_an_addition_requires_is_built(
     def source(name: str, files: dict[str, bytes]) -> None:
         index.add(name, f"{name}-1.0.tar.gz", sdist_bytes(name, "1.0", files))
 
-    index.wheel(
-        "evaluator", "1.0", ["scorer", 'paint ; extra == "plots"', 'fast ; extra == "plots"']
-    )
+    extras = (f'{name} ; extra == "plots"' for name in ("paint", "fast"))
+    index.wheel("evaluator", "1.0", ["scorer", *extras])
     source("scorer", {"setup.py": b"", "PKG-INFO": b"Name: scorer\nRequires-Dist: counter>=1\n\n"})
     lines = b"words\n\n[:sys_platform == 'win32']\nwindows\n\n[extra]\npaint\n"
     source("counter", {"setup.py": b"", "counter.egg-info/requires.txt": lines})

@@ -126,7 +126,7 @@ def test_newer_ptx_has_a_separate_requirement() -> None:
     )
     judged = targets.judge(host(driver="560.35.03"), offered)
     assert (judged.fits, judged.limited) == (True, True)
-    assert judged.remarks[1].startswith("some kernels for NVIDIA H200 are only PTX")
+    assert judged.remarks[1].startswith("some kernels for NVIDIA H200 are PTX only")
     assert not targets.judge(host(driver="580.65.06"), offered).limited
 
 
