@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.support.servers import Site, serve
 __all__ = ("published_site",)
 
 LOGIN = ("me", "s3cret")
+PACKAGES = {"tool": "1.0", "transformers": "4.51.3"}
 UV = """\
 [project]
 name = "x"
@@ -70,6 +71,17 @@ def private() -> Iterator[Site]:
         yield site
 
 
+def use_default_index(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, packages: Mapping[str, str]
+) -> None:
+    """Let `init` use the catalogue with a default index of `packages` and their versions."""
+    index = LocalIndex()
+    for name, version in packages.items():
+        index.wheel(name, version)
+    catalogue = folder_index.catalogue_with(index, folder)
+    monkeypatch.setattr(verb, "load", lambda _: catalogue)
+
+
 @pytest.fixture
 def imgbuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -78,21 +90,28 @@ def imgbuild(
     (tmp_path / "netrc").write_text(f"machine localhost login {LOGIN[0]} password {LOGIN[1]}\n")
     (tmp_path / "netrc").chmod(0o600)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    default = LocalIndex()
-    default.wheel("tool", "1.0")
-    default.wheel("transformers", "4.51.3")
-    catalogue = folder_index.catalogue_with(default, tmp_path / "index")
-    monkeypatch.setattr(verb, "load", lambda _: catalogue)
+    use_default_index(monkeypatch, tmp_path / "index", PACKAGES)
     return Command(monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_index_is_written_to_row_without_credentials(
-    form: str, private: Site, imgbuild: Command
+    form: str,
+    private: Site,
+    imgbuild: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     address = private.url("simple/", "${USER}:${TOKEN}" if "req" in form else ":".join(LOGIN))
     name = form.rpartition("/")[2]
+    explicit = name == "pyproject.toml" and "general" not in form
     Path(name).write_text(FORMS[form].format(url=address))
+    if explicit:  # packages that the file does not assign to the index are not looked up there
+        done = imgbuild("init", "--target", "cu124-vllm0.8.5")
+        assert done.status == 8
+        assert "requires team-base>=2: the index has no such package" in done.stderr
+        packages = {**PACKAGES, "team-base": "2.0"}
+        use_default_index(monkeypatch, tmp_path / "second", packages)
     done = imgbuild("init", "--target", "cu124-vllm0.8.5")
     assert done.status == 0, done.stderr
     text = Path("matrix.yaml").read_text()
@@ -103,7 +122,6 @@ def test_index_is_written_to_row_without_credentials(
     assert label == ("team" if name == "pyproject.toml" else "localhost")
     assert index == {"url": private.url("simple/"), "upload_times": "none"}
     (row,) = matrix["targets"].values()
-    explicit = name == "pyproject.toml" and "general" not in form
     assert row["indexes"] == (
         {"team-rewards": label} if explicit else {"team-base": label, "team-rewards": label}
     )

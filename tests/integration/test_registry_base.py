@@ -346,7 +346,9 @@ class TestRefusals:
         image += f"@{(folder / 'digest').read_text().strip()}"
         assert manifest_of(image, Arch.X86_64)["layers"][0]["mediaType"] == documents.LAYER_ZSTD
         project.write(sample_project.registry_base(image))
-        self.refuse(project, 2, image, f"the type {documents.LAYER_ZSTD}", "gzip layers")
+        self.refuse(
+            project, 2, image, f"the unsupported type {documents.LAYER_ZSTD}", "gzip layers"
+        )
 
     def test_base_without_passwd_is_refused(self, project):
         image = push(

@@ -329,7 +329,7 @@ def test_wrong_diff_id_of_unpacked_layer_is_refused(tmp_path: Path, store: Store
 
     false = layout.read(rewritten_image.layout(tmp_path / "false", _exchange))
     for _ in range(2):
-        with pytest.raises(IntegrityError, match="diff id"), root_folder(false, ARCH, store):
+        with pytest.raises(IntegrityError, match="diff ID"), root_folder(false, ARCH, store):
             pass
         with root_folder(true, ARCH, store) as root:
             assert (root.path / "opt/hello").read_text() == "hello\n"

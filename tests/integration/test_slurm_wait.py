@@ -142,6 +142,6 @@ def test_interrupt_removes_job_from_queue(tmp_path, monkeypatch):
     """The interrupt arrives between two queries; in one, Python may leave a pipe of squeue open."""
     with monkeypatch.context() as patch:
         patch.setattr(time, "sleep", lambda _: signal.raise_signal(signal.SIGINT))
-        with pytest.raises(Interrupted, match="are cancelled"):
+        with pytest.raises(Interrupted, match="were cancelled"):
             ended("sleep 600", tmp_path, "--hold")
     slurm_project.until(lambda: not pending_jobs(tmp_path), "the job is gone")

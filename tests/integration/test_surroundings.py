@@ -31,7 +31,7 @@ def test_missing_home_error_names_variable(verb, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     done = Command(monkeypatch, capsys)(*verb)
     assert done.status == 2
-    assert f"user id {NOBODY} has no passwd entry" in done.stderr
+    assert f"user ID {NOBODY} has no passwd entry" in done.stderr
     assert "hint: set HOME, or IMGBUILD_CACHE" in done.stderr
     monkeypatch.setenv("IMGBUILD_CACHE", "/tmp/elsewhere")
     assert Command(monkeypatch, capsys)("cache", "info").stdout.startswith("/tmp/elsewhere\n")
