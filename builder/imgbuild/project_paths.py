@@ -128,6 +128,6 @@ def find(named: Path | None) -> Project:
         if path.is_file():
             return Project(matrix=path)
         if os.path.lexists(path):
-            message = f"{path} is not a file, or a link to a missing one"
+            message = f"{path} is not a file, or is a link to a missing file"
             raise InputError(message, hint="remove it, or specify another file with --matrix")
     return catalogue()

@@ -238,7 +238,7 @@ def test_damaged_packages_of_debian_are_refused(tmp_path, parts):
     assert not (tmp_path / "spool").exists() or (tmp_path / "spool").stat().st_size < 1 << 20
 
 
-def test_packages_of_debian_have_limits(tmp_path, monkeypatch):
+def test_debian_packages_have_size_limits(tmp_path, monkeypatch):
     data = deb_files.tar([deb_files.file("./zeros", bytes(3 << 20))])
     path = deb(tmp_path, data_tar_xz=lzma.compress(data), data_tar=b"")
     assert debs.read(path, tmp_path / "spool", lambda *_: True).members

@@ -39,7 +39,7 @@ OPTIONS = {
         "--only": "tests/integration/test_render.py",
         "--partition": "tests/unit/slurm/test_array.py",
         "--sbatch": "tests/integration/test_slurm_wait.py",
-        "--time": "tests/unit/slurm/test_commands.py",
+        "--time": "tests/unit/slurm/test_jobs.py",
     }.items()
 }
 

@@ -1,4 +1,4 @@
-"""`cache prune`, `clear` and `verify`: removes entries by size and age, and damaged ones."""
+"""`cache prune`, `clear` and `verify`: removes the least recently used and damaged entries."""
 
 from __future__ import annotations
 

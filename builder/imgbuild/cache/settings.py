@@ -1,4 +1,4 @@
-"""Location (IMGBUILD_CACHE) and size limit (IMGBUILD_CACHE_SIZE) of the cache."""
+"""Location (IMGBUILD_CACHE) and size limit (IMGBUILD_CACHE_SIZE) of the cache; parses sizes."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def _disk(target_digests: TargetDigests | None, arch: Arch) -> int:
 
 
 def with_labels(target_jobs: TargetJobs, settings: CiSettings) -> TargetJobs:
-    """`target_jobs` with the labels of suitable machines; InputError if there is none."""
+    """`target_jobs` with the labels of suitable machines; InputError if a job has none."""
     groups = {
         name: tuple(
             msgspec.structs.replace(job, runner=_runner(job, settings).labels)

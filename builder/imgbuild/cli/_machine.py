@@ -28,8 +28,10 @@ def gpu(text: str) -> GpuModel:
     if model is None:
         message = f"--gpu {text}: neither a compute capability nor the name of a GPU"
         near = gpu_models.similar(text)
-        hint = f"did you mean {near}? " if near else "such as H100 or RTX 4090; "
-        raise InputError(message, hint=f"{hint}a compute capability also works: 9.0, sm_90")
+        hint = f"did you mean {near}? " if near else "use a name such as H100 or RTX 4090; "
+        raise InputError(
+            message, hint=f"{hint}a compute capability, such as 9.0 or sm_90, also works"
+        )
     return model
 
 

@@ -132,7 +132,8 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         ),
     ] = None
     base: Annotated[
-        str | None, BASE("The audit uses its glibc, and for NAME==VERSION its Python.")
+        str | None,
+        BASE("The audit uses the glibc of the base and, for NAME==VERSION, also its Python."),
     ] = None
     glibc: Annotated[
         str | None,

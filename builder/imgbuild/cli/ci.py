@@ -44,7 +44,7 @@ Strict = Annotated[
     bool,
     option(
         "--strict",
-        "Exit with status 1 also if no machine in ci.yaml can run a job, which is otherwise only"
+        "Also exit with status 1 if no machine in ci.yaml can run a job. By default, this is only"
         " reported.",
     ),
 ]

@@ -274,7 +274,7 @@ def _requirement(text: str) -> Requirement:
         raise InputError(message, hint=hint) from error
     if requirement.marker or requirement.url:
         message = (
-            f"--with {text}: expected a package with a version specifier, without marker and URL"
+            f"--with {text}: expected a package with a version specifier, without a marker or URL"
         )
         raise InputError(message, hint=hint)
     return requirement
@@ -402,7 +402,7 @@ Order = Annotated[
     Literal["recommended", "size"],
     option(
         "--order",
-        "Sort recommended targets first, or by download size, smallest first.",
+        "The sort order: recommended targets first, or smallest download first.",
         panel=OUTPUT,
     ),
 ]

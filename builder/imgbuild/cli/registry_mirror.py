@@ -57,7 +57,8 @@ def push_inputs(
     places: Places = None,
     dry_run: Annotated[bool, DRY_RUN("Lists the files that would be sent.")] = False,
     keep: Annotated[
-        bool, KEEP("Applies to downloads in the cache, which are removed after every 4 GB.")
+        bool,
+        KEEP("Applies to downloads in the cache; with --drop, they are removed after every 4 GB."),
     ] = True,
     plain_http: PlainHttp = None,
     offline: Offline = False,

@@ -130,8 +130,8 @@ def render(
     registry: Annotated[
         str | None,
         REGISTRY_PLACE(
-            "Containers use the image in this repository, and --online the base. Default:"
-            " `registry` of the matrix."
+            "Containers use the image in this repository; with --online, Dockerfiles use its base."
+            " Default: `registry` of the matrix."
         ),
     ] = None,
     check: Annotated[bool, CHECK("Checks Dockerfiles and docker-bake.json.")] = False,

@@ -64,7 +64,7 @@ class EnclosureJob:
 
 
 def mount_point(root: str, path: str, *, folder: bool) -> str:
-    """The location of `path` of the image at `root` on the host; created if missing.
+    """Create `path` in the image at `root` if it is missing; return its location on the host.
 
     It is inside the image regardless of links, since the kernel resolves it below `root`. A link as
     the last part is followed to a folder, or replaced by a file.

@@ -413,8 +413,8 @@ def _undefined(text: str, caller: str, _code: str, facts: Facts) -> Reason | Non
     if user and user != package and near and near[1][:1].isupper():
         return Reason(
             code="IMG902",
-            cause=f"the code of {user} uses {name} of {package}, which is {near[1]} in another"
-            f" release of it: {user} does not support the installed {package}",
+            cause=f"the code of {user} uses {name} of {package}, which another release"
+            f" of {package} calls {near[1]}: {user} does not support the installed {package}",
             cure=requirements.update(package, caller, facts),
         )
     existence = releases.name_in(package.replace("-", "_"), name)

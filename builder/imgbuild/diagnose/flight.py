@@ -171,8 +171,8 @@ def _different(label: str, states: Mapping[int, tuple[CollectiveCall, ...]]) -> 
             + "; ".join(entered[:4])
         )
         cure = (
-            "make every rank run the same steps: data of the same length on each rank, and no step"
-            " that only some ranks skip"
+            "make every rank run the same steps: give each rank data of the same length, and do not"
+            " skip a step on only some ranks"
         )
         states_of = {
             rank: f"{number} {call.operation} {call.sizes} {call.state}"

@@ -134,8 +134,11 @@ def _keyword(text: str, facts: Facts, caller: str) -> Reason | None:
         of_model = FORWARD.search(plain) is not None
         cure = f"remove {name}, or install the version that the caller was written for"
         if of_model and caller != "transformers":
-            cure = f"install the transformers that {caller or 'the calling code'} requires (a newer"
-            cure += f" one if it added {name}, imgbuild resolve transformers), or remove {name}"
+            cure = (
+                f"install the version of transformers that {caller or 'the calling code'} requires"
+            )
+            cure += f" (a newer one if that added {name}; imgbuild resolve transformers finds one)"
+            cure += f", or remove {name}"
         return Reason(
             code="IMG904",
             cause=f"{target} does not accept the argument {name} in the installed"
@@ -412,9 +415,9 @@ def _hydra(text: str, facts: Facts, caller: str) -> Reason | None:
             cause=f"the code of {user} uses the key {key}, which the configuration that it was"
             " given does not have: the configuration is of another version, or of another part"
             f" of {user}",
-            cure=f"start from the configuration files of the installed {user}, and add what your"
-            f" own changes (+{key}=…); if {user} sets the key itself, use another release, or"
-            " omit the option that leads there",
+            cure=f"start from the configuration files of the installed {user}, and add your"
+            f" own settings (+{key}=…); if {user} itself sets the key, use another release, or"
+            " omit the option that activates this code",
         )
     of_verl = caller == "verl" or "verl" in facts.versions or key.partition(".")[0] in VERLS
     program = "verl" if of_verl else "the program"

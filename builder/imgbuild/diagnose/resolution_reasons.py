@@ -158,7 +158,7 @@ def _as_pip(match: re.Match[str]) -> str:
 
 
 def unlisted(text: str) -> Reason | None:
-    """The cause if pip does not find a version, from those that it lists for this system."""
+    """The cause if pip finds no matching version, derived from those that it lists."""
     match = next((match for form in NOT_LISTED if (match := form.search(text))), None)
     if match is None:
         return None

@@ -26,7 +26,7 @@ from imgbuild.values import Digest, FileSize, Sha256
 
 
 class LockedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a lock, without a URL, which is looked up when it is fetched."""
+    """A locked file. Its URL is not stored, but looked up when the file is fetched."""
 
     file: FilePath
     size: FileSize

@@ -75,9 +75,8 @@ class UploadBody:
                 while left:
                     piece = reader.read(min(PIECE, left))
                     if not piece:
-                        message = (
-                            f"{self._source.digest} does not have the {self._source.size} bytes"
-                        )
+                        source = self._source
+                        message = f"{source.digest} has fewer than the expected {source.size} bytes"
                         raise IntegrityError(
                             message, hint="create the file again, because it has changed"
                         )

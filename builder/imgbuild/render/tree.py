@@ -24,7 +24,7 @@ class TreeFolder(msgspec.Struct, frozen=True, kw_only=True):
     gid: int = 0
 
     def command(self, *, owners: bool) -> Quoted:
-        """The command that creates them."""
+        """The command that creates the folders."""
         other = owners and (self.uid or self.gid)
         owner = ("-o", str(self.uid), "-g", str(self.gid)) if other else ()
         return quoting.words(("install", "-d", "-m", self.mode, *owner, *self.paths))

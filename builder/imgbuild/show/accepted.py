@@ -45,7 +45,7 @@ Like = Literal["", "record", "launcher", "folder"]
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of the list.
+    """One entry of a list of accepted differences.
 
     In `path` a * means any part of one name, ** for any part of a path; "configuration" is the
     image's configuration. `field` is the field that differs, with the same wildcards. With `only`,

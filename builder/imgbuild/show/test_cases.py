@@ -35,7 +35,7 @@ def rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
 
 
 def skips(runs: Sequence[RecordedRun]) -> Iterator[str]:
-    """The skipped cases of each run by reason, or a note that its record has only their number.
+    """The skipped cases of each run by reason; only their number if the record has no names.
 
     For modules that cannot be imported, the reason omits the error itself. It is cut after REASON
     characters.

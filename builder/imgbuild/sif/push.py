@@ -38,7 +38,10 @@ def push(
     named = repository.tagged(tag(sif_image.name, sif_image.arch))
     if TAG.fullmatch(named.target) is None:
         message = f"{sif_image.name!r} results in an invalid tag: {named.target!r}"
-        raise InputError(message, hint="use a layout whose image has a plain name")
+        raise InputError(
+            message,
+            hint="use a layout whose image name is valid in a tag: letters, digits, _, . and -",
+        )
     below = subject(client, repository, sif_image.name, sif_image.image)
     document = manifest(sif_image, below)
     client.upload(repository, bytes_source(EMPTY))

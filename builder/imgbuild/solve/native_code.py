@@ -41,7 +41,7 @@ WHEEL_BY_URL = (
 
 
 def signs(files: Mapping[str, str]) -> str | None:
-    """The compiled sources of a package, with file and evidence; None if there are none."""
+    """The first sign of sources to compile, with file and evidence; None if there is none."""
     sign = _sign(files)
     if sign is None:
         return None

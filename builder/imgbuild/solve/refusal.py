@@ -172,7 +172,7 @@ def alternatives(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
 
 
 def of_resolver(text: str) -> tuple[str, ...]:
-    """Uv's explanation as lines without tree marks, reduced to the first and last steps if long.
+    """The explanation by uv, as lines without box-drawing characters; only some steps if long.
 
     From the declared requirements to the conclusion; intermediate steps follow.
     """

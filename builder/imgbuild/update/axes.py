@@ -123,7 +123,7 @@ def axis(indexes: Indexes, package: str, version: str, cool_down: CoolDown, fixe
 
 
 def of_base(part: str, before: str, after: str) -> Axis:
-    """The axis of a part of a base, BASE or PYTHON. Days of a snapshot are numbers, 20261124."""
+    """The axis of one part of a base: BASE or PYTHON; the day of a snapshot is a number."""
     release = Release(version=after, first=None, last=None, files="")
     return Axis(package=part, version=before, releases=(release,))
 

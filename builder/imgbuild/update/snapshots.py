@@ -1,4 +1,4 @@
-"""A newer base for a row (separate: it is about bases, not packages).
+"""Finds a newer base for a row (separate: newer packages are found elsewhere).
 
 A base with `security:` uses the security updates of the day of the lock, which are only in archives
 of a snapshot of that day or later; the archives of a standalone Python are part of the base, too.

@@ -46,7 +46,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def folder_of(project: Project) -> Path:
-    """The folder of new content of `project`; InputError if it is reached through a link."""
+    """The folder for new content of `project`; InputError if it is reached through a link."""
     return require_below(project.root, project.folder / project_paths.UPDATE)
 
 

@@ -211,7 +211,7 @@ def test_junit_has_a_failed_case_for_code(imgbuild: Command, tmp_path: Path) -> 
     assert "passes tokenizer=" in text
 
 
-def test_a_file_instead_of_a_target_is_named_with_the_option(imgbuild: Command) -> None:
+def test_file_given_as_target_is_suggested_with_code_option(imgbuild: Command) -> None:
     answer = imgbuild("audit", "train.py")
     assert answer.status == 2
     assert "imgbuild audit TARGET --code train.py" in answer.stderr

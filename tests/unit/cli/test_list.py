@@ -138,8 +138,8 @@ def test_retired_targets_that_no_filter_excludes_are_counted(retired: Path) -> N
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("ray @ https://example.org/ray.whl", "without marker and URL"),
-        ("ray; sys_platform == 'linux'", "without marker and URL"),
+        ("ray @ https://example.org/ray.whl", "without a marker or URL"),
+        ("ray; sys_platform == 'linux'", "without a marker or URL"),
     ],
 )
 def test_urls_and_markers_are_refused(project: Path, text: str, words: str) -> None:

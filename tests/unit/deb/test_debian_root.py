@@ -237,7 +237,7 @@ def test_dpkg_database_is_written(root_members: dict[str, Member]) -> None:
     assert text(root_members["var/lib/dpkg/diversions"]) == "/bin/sh\n/bin/sh.distrib\nbase\n"
 
 
-def test_unknown_script_error_has_its_hash(packages: Packages, tmp_path: Path) -> None:
+def test_error_for_unknown_script_contains_script_hash(packages: Packages, tmp_path: Path) -> None:
     script = "#!/bin/sh\nrm -rf /\n"
     path = tmp_path / "new.deb"
     deb = debs.make(path, "new", control={"preinst": script}, version="2:3")

@@ -356,7 +356,7 @@ def test_folder_hiding_a_package_is_named(text: str) -> None:
     assert "vllm.__path__" in finding.cure
 
 
-def test_configuration_of_another_release_of_transformers_is_explained() -> None:
+def test_error_from_configuration_of_another_transformers_release_is_explained() -> None:
     package = "/opt/venv/lib/python3.11/site-packages/vllm/models/pump.py"
     finding = traced("AttributeError: 'PumpConfig' object has no attribute 'slots'", package)
     assert "vllm reads PumpConfig.slots" in finding.cause
@@ -379,7 +379,7 @@ def test_unknown_argument_of_a_transformers_model_is_explained() -> None:
         b"TypeError: PumpModel.forward() got an unexpected keyword argument 'valve_position'\n"
     ), "log").findings[0]  # fmt: skip
     assert finding.cause.endswith("in the installed transformers")
-    assert finding.cure.startswith("install the transformers that")
+    assert finding.cure.startswith("install the version of transformers that")
 
 
 def test_missing_module_in_a_notebook_on_windows_is_explained() -> None:

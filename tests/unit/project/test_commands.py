@@ -85,7 +85,7 @@ def test_a_wheel_that_was_downloaded_is_required_by_its_address(tmp_path):
     assert texts(result) == [f"flash-attn @ https://files.example/{file}"]
 
 
-def test_options_name_constraints_cuda_releases_and_other_indexes(tmp_path):
+def test_constraints_cuda_releases_and_indexes_are_read_from_options(tmp_path):
     script = (
         "export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu121\n"
         "export PIP_INDEX_URL=https://mirror.example/simple\n"

@@ -223,7 +223,7 @@ def test_the_engine_of_a_base_image_is_required_if_no_other_file_names_it(tmp_pa
     assert texts(declared(tmp_path / "named", files)) == ["vllm>=0.9"]
 
 
-def test_a_repository_that_only_the_dockerfile_installs_is_a_note(tmp_path):
+def test_repository_installed_only_by_dockerfile_is_reported_as_note(tmp_path):
     files = {
         "requirements.txt": "torch\n",
         "Dockerfile": "FROM ubuntu\nRUN pip install git+https://git.example/kernels.git\n",

@@ -73,7 +73,7 @@ class LibraryMap:
         return self._base_names.get(library)
 
     def relatives(self, library: str) -> list[tuple[str, ElfFacts]]:
-        """Libraries in wheels with the same name before ".so" and another major number."""
+        """Libraries in wheels with the same name before ".so" but a different major version."""
         stem, major = _numbered(library)
         return [
             pair

@@ -139,7 +139,7 @@ def test_import_with_all_exceptions_caught_is_a_warning(tmp_path):
 
 
 @pytest.mark.parametrize("other", [GENERATED.format(6, 33, 0), "# of protobuf 4: no check\n"])
-def test_module_variants_per_protobuf_are_not_reported(tmp_path, other):
+def test_module_variants_for_each_protobuf_version_are_not_reported(tmp_path, other):
     variants = {
         "pieces/v6/model_pb2.py": other,
         "pieces/v7/model_pb2.py": GENERATED.format(7, 36, 1),
