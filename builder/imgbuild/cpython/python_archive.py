@@ -14,6 +14,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
@@ -163,9 +164,9 @@ def members(path: Path, label: str, *, prefix: str, python: str, spool: Path) ->
             by_path[member.path] = (
                 _with_content(member, content, sink, spool, label) if is_file else member
             )
-    _refuse_misplaced(by_path, label)
     _link(by_path, "bin/python3", f"python{python}")
     _link(by_path, "bin/python", "python3")
+    _refuse_misplaced(by_path, label)
     with reading(label, hint=HINT):
         _relocate(by_path, prefix)
     below = prefix.strip("/")
@@ -189,7 +190,7 @@ def programs(path: Path, label: str, python: str) -> Iterator[tuple[str, Callabl
         if _LEFT_OUT.fullmatch(member.path) is not None:
             continue
         if member.kind is MemberKind.FILE and libraries.fullmatch(member.path) is not None:
-            yield member.path, lambda content=content: b"".join(content())  # type: ignore[misc]
+            yield member.path, partial(_text, member, content, label, PROGRAM_LIMIT)
 
 
 _Content = Callable[[], Iterator[bytes]]

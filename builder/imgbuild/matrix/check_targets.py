@@ -70,9 +70,10 @@ def _references(notes: Notes, path: Path, target: Target, matrix: Matrix) -> Non
     base = matrix.bases.get(target.base)
     source = base.standalone if isinstance(base, DebianBase) else None
     for number, arch in enumerate(target.arch if source is not None else ()):
-        if source is not None and arch not in source.archives:
+        # A base without any archive is an error of its own.
+        if source is not None and source.archives and arch not in source.archives:
             message = f"the base {target.base} has no archive of Python for {arch}"
-            have = f"one of {', '.join(source.archives)}" if source.archives else None
+            have = f"one of {', '.join(source.archives)}"
             notes.note((*path, "arch", number), message, value=arch.value, expected=have)
     notes.once((*path, "extras"), target.extras)
     for number, name in enumerate(target.extras):

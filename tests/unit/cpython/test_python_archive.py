@@ -265,6 +265,22 @@ def test_member_below_link_is_refused(tmp_path):
         layer(tmp_path, entries)
 
 
+def test_member_below_an_added_link_is_refused(tmp_path):
+    """`bin/python` becomes a link to the interpreter."""
+    entries = {**sample(), "python/bin/python/x": b"text"}
+    with pytest.raises(IntegrityError, match="'bin/python/x' below 'bin/python', which is not a"):
+        layer(tmp_path, entries)
+
+
+def test_oversized_program_is_refused_unread(tmp_path, monkeypatch):
+    monkeypatch.setattr(python_archive, "PROGRAM_LIMIT", 1000)
+    path = written(tmp_path, {**sample(), "python/lib/libbig.so": bytes(1001)})
+    programs = python_archive.programs(path, LABEL, "3.12")
+    big = next(content for name, content in programs if name == "lib/libbig.so")
+    with pytest.raises(IntegrityError, match=r"lib/libbig\.so of 1001 bytes \(limit 1000\)"):
+        big()
+
+
 def test_oversized_archive_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(python_archive, "UNPACKED_LIMIT", 100)
     with pytest.raises(IntegrityError, match="which exceeds the limits"):

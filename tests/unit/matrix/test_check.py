@@ -438,6 +438,9 @@ def test_standalone_python_requires_archive_for_each_architecture() -> None:
     assert (problem.path, problem.value) == (f"{TARGET}.arch[0]", "x86_64")
     assert "debian-12 has no archive of Python for x86_64" in problem.message
     assert problem.expected == "one of arm64"
+    source = "{version: '3.12', from: standalone, archives: {}}"
+    (problem,) = problems(RIGHT.replace('python: "3.11"', f"python: {source}"))
+    assert str(problem.path).endswith("archives")
 
 
 @pytest.mark.parametrize("version", ["3.9", "3.15"])

@@ -75,7 +75,7 @@ def loaded_first(facts: Sequence[ElfFacts], python: str) -> list[ElfFacts]:
     other files.
     """
     program = [each for each in facts if posixpath.basename(each.file) == f"python{python}"]
-    loaded = {name for each in program for name in each.needed}
+    loaded = {posixpath.basename(name) for each in program for name in each.needed}
     return [*program, *(each for each in facts if each.soname in loaded)]
 
 

@@ -58,12 +58,15 @@ class LibraryMap:
         ]
 
     def by_runpath(self, facts: ElfFacts, library: str) -> tuple[str, ElfFacts] | None:
-        """The file of a package that `facts` finds as `library` by its RUNPATH."""
-        folder = posixpath.dirname(installed(facts.file))
-        for path in facts.runpath:
-            if "ORIGIN" in path:
-                place = posixpath.normpath(ORIGIN.sub(folder or ".", path))
-                entry = self._paths.get(posixpath.join(place, library).removeprefix("./"))
+        """The file of a package that `facts` finds as `library` by its RUNPATH.
+
+        A `library` with a slash is a path itself, for which no folder is searched.
+        """
+        folder = posixpath.dirname(installed(facts.file)) or "."
+        for path in ("",) if "/" in library else facts.runpath:
+            place = posixpath.join(path, library)
+            if "ORIGIN" in place:
+                entry = self._paths.get(posixpath.normpath(ORIGIN.sub(folder, place)))
                 if entry is not None:
                     return entry
         return None

@@ -56,6 +56,19 @@ def test_library_of_the_base_or_found_by_runpath_is_not_reported() -> None:
     assert finding.evidence.file == SQLITE.file
 
 
+def test_a_path_in_place_of_a_name_is_resolved_from_the_folder_of_the_file() -> None:
+    """As python-build-standalone writes it into lib/libpython3.so and its programs."""
+    path = "$ORIGIN/../lib/libpython3.12.so.1.0"
+    assert findings(library("lib/libpython3.so", needed=(path,))) == []
+    (finding,) = findings(library("lib/other/libpython3.so", needed=(path,)))
+    assert finding.evidence is not None
+    assert finding.evidence.subject == path
+    program = library(
+        "bin/python3.12", soname="", needed=("${ORIGIN}/../lib/libpython3.12.so.1.0",)
+    )
+    assert loaded_first([program, LIBPYTHON], "3.12") == [program, LIBPYTHON]
+
+
 def test_one_finding_names_all_files_of_a_library() -> None:
     files = [f"{FOLDER}/{name}{SUFFIX}" for name in ("_hashlib", "_ssl")]
     (finding,) = findings(*(module(file, needed=("libmissing.so.1",)) for file in files))
