@@ -26,8 +26,8 @@ import msgspec
 import yaml
 
 from imgbuild.lock import lock_file, published
+from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import current, image_digests
-from imgbuild.project_paths import Project
 from imgbuild.render import write
 from imgbuild.system.reporter import SILENT
 

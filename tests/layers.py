@@ -7,13 +7,13 @@ type-only imports included.
 from __future__ import annotations
 
 # Modules next to the folders.
-ROOT_MODULES = ("errors", "values", "report", "codec", "project_paths")
+ROOT_MODULES = ("errors", "values", "report", "codec")
 
 # Lowest first.
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("errors", "values", "report"),
     ("system",),
-    ("codec", "project_paths"),
+    ("codec",),
     ("matrix", "oci", "http"),
     ("project",),
     ("lock", "wheel"),

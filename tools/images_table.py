@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.lock import published
+from imgbuild.matrix.project_paths import find
 from imgbuild.matrix.select import select
-from imgbuild.project_paths import find
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.system import quoting

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from imgbuild.errors import ImgbuildError
 from imgbuild.lock import published
-from imgbuild.project_paths import find
+from imgbuild.matrix.project_paths import find
 from imgbuild.publish import listing, pull_page
 from imgbuild.registry import image_reference
 from imgbuild.registry.client import Client

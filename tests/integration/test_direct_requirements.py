@@ -22,9 +22,9 @@ from imgbuild.lock.published import Extended, Overlay, PublishedTarget, load
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.extension import Extension
 from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline.audit_lock import audit_lock
 from imgbuild.pipeline.lock_target import lock_target
-from imgbuild.project_paths import Project
 from imgbuild.solve.sdists import host_arch
 from imgbuild.values import Digest, sha256
 from tests.support import needs, sample_project

@@ -11,8 +11,8 @@ import pytest
 from imgbuild import codec
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock_file
+from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import digest_history, image_digests
-from imgbuild.project_paths import Project
 from imgbuild.show import revisions
 from tests.support import needs, samples
 from tests.unit.plan.test_image_digests import records

@@ -20,9 +20,9 @@ import pytest
 from imgbuild.attest import provenance
 from imgbuild.attest.provenance import Commit
 from imgbuild.attest.sbom import packages
+from imgbuild.matrix.project_paths import find
 from imgbuild.oci import layout
 from imgbuild.oci.documents import MANIFEST, Descriptor
-from imgbuild.project_paths import find
 from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
 from imgbuild.registry.image_reference import parse_repository

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild import project_paths
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.http.client import Http
-from imgbuild.matrix import constraints
+from imgbuild.matrix import constraints, project_paths
 from imgbuild.matrix.load import load
 from imgbuild.pipeline import audit_lock
 from imgbuild.plan import current

@@ -12,11 +12,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from imgbuild import project_paths
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
 from imgbuild.http.client import Http
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.resolve import answers, explain, first_solve, resolve_request

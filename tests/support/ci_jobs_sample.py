@@ -16,7 +16,7 @@ from imgbuild.ci.jobs import CiJob, TargetJobs
 from imgbuild.ci.results import StepState
 from imgbuild.ci.script import ScriptOptions
 from imgbuild.ci.settings import CiSettings
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.values import Arch
 from tests.support import inprocess_project, registry_project
 from tests.support.inprocess_project import TARGET, Sample

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild import project_paths
 from imgbuild.lock.published import load
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.model import Matrix, PackageIndex
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import choose_target
 from imgbuild.pipeline.choose_target import ChoiceRequest
-from imgbuild.project_paths import Project
 from imgbuild.resolve.choose import LockedFacts
 from tests.support.local_index import LocalIndex
 

@@ -25,12 +25,12 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.project_paths import find
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.tar import Member
 from imgbuild.plan import current, image_digests
 from imgbuild.plan import plan as plans
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.project_paths import find
 from imgbuild.system.console import Console, console
 from imgbuild.values import Arch
 from tests.support import samples

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import project_paths
 from imgbuild.errors import InputError
+from imgbuild.matrix import project_paths
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,8 +17,8 @@ from typing import BinaryIO
 import msgspec
 
 from imgbuild.errors import InputError
+from imgbuild.matrix.project_paths import FOLDER, MATRIX
 from imgbuild.oci.tar import Member, MemberKind, Slice
-from imgbuild.project_paths import FOLDER, MATRIX
 from imgbuild.solve.git_tree import REFUSED_NAME
 from imgbuild.system import git
 from imgbuild.system.git_fetch import (

@@ -14,10 +14,10 @@ from imgbuild.attest import bundle, in_toto, provenance
 from imgbuild.attest.bundle import LockBundle
 from imgbuild.attest.sbom import cyclonedx, document, spdx
 from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.project_paths import Project
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor, descriptor, index
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.project_paths import Project
 from imgbuild.registry import artifact_store
 from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.registry.client import Client

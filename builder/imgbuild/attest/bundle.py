@@ -28,9 +28,9 @@ from imgbuild.lock.locked_matrix import default_index_of, matrix_of
 from imgbuild.matrix.fields import Line, Name
 from imgbuild.matrix.load import located
 from imgbuild.matrix.model import DebianBase, Matrix, PackageIndex
+from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.project_paths import Project
 from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.values import Sha256, sha256
 

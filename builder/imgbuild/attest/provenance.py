@@ -25,9 +25,9 @@ from imgbuild.attest.sbom.packages import SbomPackages
 from imgbuild.errors import ToolMissing
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.project_paths import Project
 from imgbuild.system import git
 from imgbuild.values import Arch, Digest, Sha256, digest_of, sha256
 

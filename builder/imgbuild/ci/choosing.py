@@ -12,9 +12,9 @@ from imgbuild.ci.jobs import TargetJobs, jobs, sif_jobs, with_labels
 from imgbuild.ci.published import TaggedImage
 from imgbuild.ci.settings import CiSettings
 from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.select import Selected
 from imgbuild.plan.image_digests import TargetDigests, digests_path
-from imgbuild.project_paths import Project
 from imgbuild.show import revisions
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch

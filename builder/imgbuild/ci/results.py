@@ -16,7 +16,7 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.ci.jobs import CiJob, TargetJobs
 from imgbuild.errors import InputError, LockStale
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.smoke import recording, reports
 from imgbuild.smoke.recording import Recorded
 from imgbuild.system import boundary

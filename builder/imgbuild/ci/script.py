@@ -18,7 +18,7 @@ from imgbuild.ci.choosing import read_digests
 from imgbuild.ci.jobs import AGAIN, PUBLISH, CiJob, Step, TargetJobs
 from imgbuild.ci.settings import FILE, CiSettings
 from imgbuild.errors import InputError, WorkFailed
-from imgbuild.project_paths import MATRIX, Project
+from imgbuild.matrix.project_paths import MATRIX, Project
 from imgbuild.system import programs
 from imgbuild.system.process import pasted
 from imgbuild.values import Arch, sha256

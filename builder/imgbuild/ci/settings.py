@@ -14,8 +14,8 @@ from imgbuild.errors import InputError
 from imgbuild.matrix.convert import converted
 from imgbuild.matrix.fields import Form
 from imgbuild.matrix.model import Strict
+from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.yaml_nodes import content, parse
-from imgbuild.project_paths import Project
 from imgbuild.report import Tier
 from imgbuild.smoke.runner import GPU_TIERS
 from imgbuild.values import Arch

@@ -11,8 +11,8 @@ from imgbuild.ci.choosing import JobPlan, JobQuery
 from imgbuild.ci.settings import CiSettings
 from imgbuild.cli._options import Tier
 from imgbuild.cli._verb import option
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline.session import Session
-from imgbuild.project_paths import Project
 from imgbuild.registry.client import Client
 from imgbuild.registry.image_reference import parse_repository
 from imgbuild.system.console import console

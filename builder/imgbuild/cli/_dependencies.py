@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from imgbuild import project_paths
 from imgbuild.attest.sbom import packages
 from imgbuild.cli._selection import at_most_one, choose
 from imgbuild.cli._targets import Filter
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import installed_wheels
+from imgbuild.matrix import project_paths
 from imgbuild.pipeline import locked_packages
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, open_session

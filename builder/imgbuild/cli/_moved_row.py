@@ -15,12 +15,12 @@ from imgbuild.errors import FetchFailed, ImgbuildError
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import project_row
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import audit_code
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.project_paths import Project
 from imgbuild.report import Severity
 from imgbuild.show import image_diff
 from imgbuild.show.image_diff import Diff, HostChange

@@ -33,7 +33,7 @@ import typer
 from imgbuild.cli._verb import CONTAINER, OUTPUT, REGISTRY, SELECT, Definition, option
 from imgbuild.errors import ImgbuildError
 from imgbuild.matrix.notes import nearest
-from imgbuild.project_paths import find
+from imgbuild.matrix.project_paths import find
 from imgbuild.values import Arch, is_number
 
 Through = Literal["docker", "podman", "apptainer", "root", "here"]  # what runs an image

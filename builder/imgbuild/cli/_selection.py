@@ -17,8 +17,8 @@ import msgspec
 from imgbuild.errors import InputError, LockStale, NothingSelected
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline.opened import targets
-from imgbuild.project_paths import Project
 from imgbuild.registry.image_reference import is_host, parse_repository
 from imgbuild.values import Arch
 

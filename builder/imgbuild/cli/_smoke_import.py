@@ -7,7 +7,7 @@ from pathlib import Path
 
 from imgbuild.cache.store import Store
 from imgbuild.cli._output import answer
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.smoke import recording, reports
 from imgbuild.smoke.recording import Recorded
 from imgbuild.system.console import console

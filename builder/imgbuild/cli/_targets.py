@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from imgbuild import project_paths
 from imgbuild.cli import _options, _selection
 from imgbuild.cli._selection import SelectedLock
 from imgbuild.cli._verb import SELECT, Group, option
 from imgbuild.errors import InputError
+from imgbuild.matrix import project_paths
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline.opened import open_project
-from imgbuild.project_paths import Project
 from imgbuild.values import Arch
 
 Names = Annotated[

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import msgspec
 
-from imgbuild import project_paths
 from imgbuild.cache.store import Store
 from imgbuild.cli import _moved_row
 from imgbuild.cli._moved_row import MovedRow
@@ -20,12 +19,13 @@ from imgbuild.cli._verb import SELECT, Group, option
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.http.client import Http
 from imgbuild.lock import published
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.extension import Extensions
 from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import targets
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session
-from imgbuild.project_paths import Project
 from imgbuild.resolve import init
 from imgbuild.system import boundary
 from imgbuild.system.console import console

@@ -13,7 +13,6 @@ from typing import Annotated
 import msgspec
 import typer
 
-from imgbuild import project_paths
 from imgbuild.audit.code.model import CodeReport
 from imgbuild.audit.judge import Terms
 from imgbuild.audit.packages import requirement_files
@@ -44,6 +43,7 @@ from imgbuild.doctor import host
 from imgbuild.errors import AuditFailed, InputError, LockStale
 from imgbuild.lock import lock_file
 from imgbuild.lock.published import load, project_row
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
 from imgbuild.pipeline import audit_code, audit_lock, audit_set, declared_files, open_requirements

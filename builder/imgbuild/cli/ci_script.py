@@ -29,8 +29,8 @@ from imgbuild.cli._output import put
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import REGISTRY, SELECT, Group, option, verb
 from imgbuild.errors import InputError
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline.session import Session, open_session
-from imgbuild.project_paths import Project
 from imgbuild.registry.image_reference import parse_repository
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from imgbuild import codec, project_paths
+from imgbuild import codec
 from imgbuild.attest.sbom import packages
 from imgbuild.attest.sbom.packages import Package
 from imgbuild.attest.signing import keys
@@ -28,6 +28,7 @@ from imgbuild.cves.osv_server import OsvServer
 from imgbuild.cves.severity import Rating
 from imgbuild.cves.source import SourceAnswer
 from imgbuild.errors import AuditFailed, FetchFailed, InputError
+from imgbuild.matrix import project_paths
 from imgbuild.pipeline.session import Session, open_session
 from imgbuild.plan import image_digests
 from imgbuild.registry.client import Client

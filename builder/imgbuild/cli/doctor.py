@@ -38,9 +38,9 @@ from imgbuild.doctor.image import InspectOptions
 from imgbuild.doctor.targets import Diagnosis, TargetNeeds, diagnose, limited_to, offer
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock_file, published
+from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.select import select
 from imgbuild.pipeline.session import built_layout, open_session
-from imgbuild.project_paths import Project
 from imgbuild.show import table
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.runner import ImageUnderTest

@@ -12,7 +12,6 @@ import msgspec
 import typer
 from packaging.requirements import InvalidRequirement
 
-from imgbuild import project_paths
 from imgbuild.cache.context import Context
 from imgbuild.cli import _machine, _project_report
 from imgbuild.cli._help import command
@@ -24,12 +23,13 @@ from imgbuild.doctor.host import Host, HostGpu, accelerators
 from imgbuild.errors import ImgbuildError, InputError, NoSolution, NothingSelected
 from imgbuild.http.client import Http
 from imgbuild.lock.published import load
+from imgbuild.matrix import project_paths
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import choose_target, declared_files
 from imgbuild.pipeline.choose_target import Choice, ChoiceRequest, Chooser
 from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.pipeline.opened import open_project
 from imgbuild.project.model import Declared
-from imgbuild.project_paths import Project
 from imgbuild.resolve import choose, init, python_support, repositories, resolve_request
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.show import status

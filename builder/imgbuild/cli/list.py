@@ -13,7 +13,6 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from imgbuild import project_paths
 from imgbuild.attest.sbom import packages
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.binaries.gpu_models import GpuModel
@@ -30,13 +29,13 @@ from imgbuild.doctor.targets import TargetFit, TargetNeeds
 from imgbuild.errors import ImgbuildError, InputError, NothingSelected
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.resolution import installed_wheels
-from imgbuild.matrix import near, notes
+from imgbuild.matrix import near, notes, project_paths
 from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.select import select
 from imgbuild.pipeline import cached_code_audit, locked_packages
 from imgbuild.pipeline.cached_code_audit import Fit
 from imgbuild.pipeline.session import Options, open_session
-from imgbuild.project_paths import Project
 from imgbuild.report import Severity
 from imgbuild.resolve import python_support, source_only
 from imgbuild.show import status, table

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import msgspec
 
-from imgbuild import project_paths
 from imgbuild.attest.sbom import packages
 from imgbuild.attest.sbom.packages import Package
 from imgbuild.audit.packages.pinned import ANY_GLIBC
@@ -29,6 +28,7 @@ from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import load, project_row
 from imgbuild.lock.resolution import installed_wheels
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline import declared_files, locked_packages

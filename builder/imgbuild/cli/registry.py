@@ -16,8 +16,8 @@ from imgbuild.cli._output import aligned, answer, count, folded
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.matrix.project_paths import MATRIX
 from imgbuild.pipeline.opened import open_project
-from imgbuild.project_paths import MATRIX
 from imgbuild.publish import gc as old_images
 from imgbuild.publish import listing as listings
 from imgbuild.publish import pull_page, tag

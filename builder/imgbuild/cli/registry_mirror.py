@@ -19,10 +19,10 @@ from imgbuild.cli._selection import require_no_host, split_places
 from imgbuild.cli._targets import Filter, MatrixFile
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, WorkFailed
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.opened import open_project
 from imgbuild.pipeline.session import Options, open_session
-from imgbuild.project_paths import Project
 from imgbuild.publish.mirror import LockedInputs, MirrorStatus, push, status
 from imgbuild.registry.client import Client
 from imgbuild.registry.image_reference import Repository, parse_repository

@@ -24,8 +24,8 @@ from imgbuild.cli._verb import CONTAINER, Group, option, verb
 from imgbuild.container.settings import StartOptions
 from imgbuild.errors import InputError
 from imgbuild.lock.published import load
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline.opened import report_templates
-from imgbuild.project_paths import Project
 from imgbuild.render import bake, write
 from imgbuild.render.write import RenderOptions
 from imgbuild.system import files

@@ -25,11 +25,11 @@ from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.lock import published
 from imgbuild.lock.lock_file import lock_path, read_lock
+from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.select import Selected
 from imgbuild.pipeline.session import Session, open_session
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import read_digests
-from imgbuild.project_paths import Project
 from imgbuild.render import readme
 from imgbuild.show import guide, image_environment, page, status, table
 from imgbuild.show.guide import Guide

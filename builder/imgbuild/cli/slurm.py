@@ -27,10 +27,10 @@ from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import option, verb
 from imgbuild.codec import write_bytes
 from imgbuild.errors import InputError
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline.opened import report_templates
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.project_paths import Project
 from imgbuild.sif import files
 from imgbuild.slurm import commands, jobs
 from imgbuild.slurm.jobs import Allocation, Container, JobScript, ScriptKind

@@ -40,9 +40,9 @@ from imgbuild.container import driver
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.project_paths import Project
 from imgbuild.oci.layout import MARKER, Layout, read
 from imgbuild.pipeline.session import built_layout, open_session
-from imgbuild.project_paths import Project
 from imgbuild.report import Report, counts, passed
 from imgbuild.report import Tier as TierName
 from imgbuild.sif import container

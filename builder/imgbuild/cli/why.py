@@ -24,9 +24,9 @@ from imgbuild.lock.lock_file import Lock, lock_path
 from imgbuild.matrix import constraints, tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import image_digests
 from imgbuild.plan.plan import plan
-from imgbuild.project_paths import Project
 from imgbuild.resolve import source_only
 from imgbuild.show import dependencies
 from imgbuild.show.dependencies import AbsentPackage, PackageLayer, VersionReason

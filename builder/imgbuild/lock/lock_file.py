@@ -25,7 +25,7 @@ from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.fields import STANDALONE, VERSION_LABEL, LockedVersion, Package
 from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
-from imgbuild.project_paths import CATALOGUE
+from imgbuild.matrix.project_paths import CATALOGUE
 from imgbuild.system import boundary
 from imgbuild.values import Arch
 

@@ -44,10 +44,10 @@ from imgbuild.matrix.model import (
     Wanted,
 )
 from imgbuild.matrix.notes import Notes
+from imgbuild.matrix.project_paths import CATALOGUE, MATRIX
 from imgbuild.matrix.select import Selected
 from imgbuild.matrix.settings import environment_first
 from imgbuild.matrix.yaml_nodes import YamlDocument, content, parse
-from imgbuild.project_paths import CATALOGUE, MATRIX
 from imgbuild.system import boundary
 from imgbuild.values import Arch, Digest, Sha256, markers, sha256
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import codec, project_paths
+from imgbuild import codec
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.code import check
 from imgbuild.audit.code.code_files import find_files, fork_texts
@@ -32,10 +32,11 @@ from imgbuild.index.remote_wheel import LATER, Blocks
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel, installed_wheels
+from imgbuild.matrix import project_paths
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline.audit_lock import LockedRanges, LockFiles
 from imgbuild.pipeline.session import Session
 from imgbuild.plan.plan import omitted
-from imgbuild.project_paths import Project
 from imgbuild.report import Severity, Unread
 from imgbuild.solve import git_tree
 from imgbuild.system.amounts import count

@@ -47,8 +47,8 @@ from imgbuild.lock.resolution import (
 )
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.project_paths import Project
 from imgbuild.plan.plan import omitted
-from imgbuild.project_paths import Project
 from imgbuild.report import Finding, Report
 from imgbuild.system.code_digest import code_digest
 from imgbuild.system.console import console

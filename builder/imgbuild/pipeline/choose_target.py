@@ -23,10 +23,10 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import DebianBase, Matrix
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import source_packages
 from imgbuild.plan import image_digests
 from imgbuild.project.model import Declared
-from imgbuild.project_paths import Project
 from imgbuild.resolve import (
     choose,
     engine_torch,

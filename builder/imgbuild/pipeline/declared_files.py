@@ -14,6 +14,7 @@ from packaging.requirements import InvalidRequirement
 from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError, InputError, Problem
 from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.project_paths import FOLDER
 from imgbuild.project import fetch, read
 from imgbuild.project.model import (
     Declared,
@@ -24,7 +25,6 @@ from imgbuild.project.model import (
     Place,
     located,
 )
-from imgbuild.project_paths import FOLDER
 from imgbuild.resolve import project_indexes
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages

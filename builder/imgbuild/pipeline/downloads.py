@@ -15,10 +15,10 @@ from imgbuild.audit.packages.library import Library
 from imgbuild.cache.transfer import Transfer, begun
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import installed_wheels
+from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import records
 from imgbuild.plan.plan import Layer, plan, published_layers
 from imgbuild.plan.records import Records
-from imgbuild.project_paths import Project
 from imgbuild.values import Digest, Sha256
 
 

@@ -32,13 +32,13 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel
 from imgbuild.matrix import constraints, flashinfer
 from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import downloads
 from imgbuild.pipeline.audit_lock import audit_lock
 from imgbuild.plan import current, image_digests, records
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import DebianRecipe, Layer, plan
 from imgbuild.plan.records import Records
-from imgbuild.project_paths import Project
 from imgbuild.render import readme
 from imgbuild.report import Report, Severity
 from imgbuild.solve.problem import SolveProblem

@@ -7,8 +7,9 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from imgbuild import __version__, project_paths
-from imgbuild.project_paths import Project
+from imgbuild import __version__
+from imgbuild.matrix import project_paths
+from imgbuild.matrix.project_paths import Project
 from imgbuild.render import templates
 from imgbuild.system.console import console
 

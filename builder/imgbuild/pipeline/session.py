@@ -11,11 +11,11 @@ import msgspec
 from imgbuild.errors import InputError, NothingSelected
 from imgbuild.lock import published
 from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.project_paths import CATALOGUE, MATRIX, Project
 from imgbuild.matrix.select import Selected, left_out, select
 from imgbuild.oci import layout
 from imgbuild.oci.layout import Layout
 from imgbuild.pipeline.opened import open_project
-from imgbuild.project_paths import CATALOGUE, MATRIX, Project
 from imgbuild.show import status
 from imgbuild.system.console import console
 from imgbuild.values import Arch

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import project_paths
 from imgbuild.index import cuda_releases
 from imgbuild.lock import lock_file
 from imgbuild.lock.locked_matrix import versions_of
 from imgbuild.lock.published import Overlay
+from imgbuild.matrix import project_paths
 from imgbuild.resolve import sdist_code, source_only
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages, Obstacle

@@ -11,10 +11,10 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import DIGESTS_FILE, Overlay
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.project_paths import Project
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.project_paths import Project
 from imgbuild.system import boundary
 from imgbuild.system.folder import OpenFolder
 from imgbuild.values import Digest

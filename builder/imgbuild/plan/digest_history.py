@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.errors import InputError
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.system import git
 from imgbuild.values import Arch, Bytes, Digest
 

@@ -14,10 +14,10 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.lock.lock_file import read_lock
+from imgbuild.matrix.project_paths import Project
 from imgbuild.oci.documents import Index
 from imgbuild.oci.image import LISTS
 from imgbuild.plan import image_digests, tags
-from imgbuild.project_paths import Project
 from imgbuild.publish.tag import ATTACHED, by_digest
 from imgbuild.registry.image_reference import Repository
 from imgbuild.system.threads import Stop, each

@@ -23,13 +23,13 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.attest import attachments, bundle
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock import published
+from imgbuild.matrix.project_paths import Project
 from imgbuild.oci import layout
 from imgbuild.oci.documents import Document
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session
 from imgbuild.plan import current
 from imgbuild.plan.plan import RegistryRecipe
-from imgbuild.project_paths import Project
 from imgbuild.publish import tag
 from imgbuild.publish.push_plan import PlannedBlob, PushPlan, push_plan
 from imgbuild.publish.tag import Tag

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.project_paths import Project
 from imgbuild.plan.plan import FilesRecipe, VenvRecipe, plan
-from imgbuild.project_paths import Project
 from imgbuild.render import dockerfile, templates, tree
 from imgbuild.system.folder import OpenFolder
 from imgbuild.values import Arch

@@ -23,9 +23,9 @@ from imgbuild.assemble.layer_contents import require
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import installed_wheels
+from imgbuild.matrix.project_paths import Project
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import WheelsRecipe, plan
-from imgbuild.project_paths import Project
 from imgbuild.render import bake
 from imgbuild.system import files
 from imgbuild.system.folder import OpenFolder

@@ -18,8 +18,8 @@ from imgbuild.http.client import Http
 from imgbuild.lock import lock_file, requirements
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import image_digests
-from imgbuild.project_paths import Project
 from imgbuild.registry.image_reference import parse_repository
 from imgbuild.render import (
     apptainer,

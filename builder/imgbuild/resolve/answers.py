@@ -23,7 +23,7 @@ from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base, DebianBase, Matrix, PackageIndex, Target
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.report import Relation, Report, Severity
 from imgbuild.resolve import (
     conflict,

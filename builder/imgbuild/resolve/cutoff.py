@@ -16,7 +16,7 @@ from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.resolve import resolve_request
 from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest
 from imgbuild.solve import uv

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from imgbuild import project_paths
 from imgbuild.errors import InputError
 from imgbuild.lock.published import PublishedTarget
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.model import PackageIndex, Target
 from imgbuild.resolve.resolve_request import RequestedPackage
 from imgbuild.system import quoting

@@ -18,16 +18,17 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import codec, project_paths
+from imgbuild import codec
 from imgbuild.errors import FetchFailed, InputError, NothingSelected
 from imgbuild.http.client import Http
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.published import DIGESTS_FILE, LOCK, PublishedTarget
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.fields import NAME
 from imgbuild.matrix.notes import nearest
+from imgbuild.matrix.project_paths import CATALOGUE, Project
 from imgbuild.matrix.schema import published_extension
 from imgbuild.matrix.settings import is_outside
-from imgbuild.project_paths import CATALOGUE, Project
 from imgbuild.resolve import first_matrix
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.smoke import recording

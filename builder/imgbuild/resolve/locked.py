@@ -11,7 +11,7 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.notes import nearest
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.smoke import recording
 from imgbuild.smoke.records import TIERS

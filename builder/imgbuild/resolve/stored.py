@@ -11,7 +11,7 @@ from imgbuild.errors import InputError
 from imgbuild.lock import lock_file
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.resolve import answers, resolve_request
 from imgbuild.resolve.answers import ResolveAnswer
 from imgbuild.resolve.resolve_request import ResolveRequest

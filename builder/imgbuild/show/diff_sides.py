@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import project_paths
 from imgbuild.attest import bundle
 from imgbuild.attest.bundle import LockBundle
 from imgbuild.errors import ImgbuildError, InputError, NothingSelected
 from imgbuild.lock import lock_file
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.fields import VERSION_LABEL
 from imgbuild.oci.image import PlatformImage
 from imgbuild.plan import image_digests

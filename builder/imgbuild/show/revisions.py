@@ -10,10 +10,10 @@ from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import digest_history
 from imgbuild.plan.digest_history import DIGESTS_FILE, LOCK, UNREADABLE
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.project_paths import Project
 from imgbuild.system import git
 from imgbuild.values import Bytes, Digest
 

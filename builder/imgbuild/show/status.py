@@ -20,9 +20,9 @@ from imgbuild.lock import lock_file, requirements
 from imgbuild.lock.published import project_row
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import DebianBase, Matrix
+from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.select import Selected
 from imgbuild.plan import current, image_digests
-from imgbuild.project_paths import Project
 from imgbuild.system.boundary import content
 from imgbuild.system.code_digest import code_digest
 from imgbuild.system.reporter import SILENT, Reporter

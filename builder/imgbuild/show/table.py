@@ -15,10 +15,10 @@ from imgbuild import codec
 from imgbuild.errors import ImgbuildError
 from imgbuild.lock import lock_file
 from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.select import Selected
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import ImageDigests
-from imgbuild.project_paths import Project
 from imgbuild.smoke import recording, records
 from imgbuild.smoke.records import NO_RECORD, TIERS, RecordedRun, words
 from imgbuild.system import quoting

@@ -24,11 +24,11 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix, Target
+from imgbuild.matrix.project_paths import CATALOGUE, Project
 from imgbuild.matrix.select import select
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import LayerDigests, TargetDigests
 from imgbuild.plan.plan import FilesRecipe, Recipe, WheelsRecipe, plan
-from imgbuild.project_paths import CATALOGUE, Project
 from imgbuild.registry.image_reference import Repository
 from imgbuild.render import readme
 from imgbuild.show import guide, page, status, table

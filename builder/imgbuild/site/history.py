@@ -14,9 +14,9 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import InputError, ToolMissing
 from imgbuild.matrix.fields import NAME, Line, Name
+from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import digest_history
 from imgbuild.plan.digest_history import CommittedDigests, DigestCommit
-from imgbuild.project_paths import Project
 from imgbuild.show import lock_changes
 from imgbuild.show.lock_changes import LockChanges, VersionChange
 from imgbuild.system import git

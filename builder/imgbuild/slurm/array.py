@@ -16,7 +16,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import ImgbuildError, Interrupted
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.render import templates
 from imgbuild.slurm import commands
 from imgbuild.slurm.commands import LATER, LOST

@@ -16,9 +16,9 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import ImageDigests
-from imgbuild.project_paths import Project
 from imgbuild.report import OUTCOMES, Tier
 from imgbuild.smoke import records, runner
 from imgbuild.smoke.records import ImageContent, RecordedRun

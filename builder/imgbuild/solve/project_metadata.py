@@ -28,10 +28,10 @@ from imgbuild.index import cuda_releases
 from imgbuild.lock.model import EditablePackage
 from imgbuild.lock.project_requirements import UNKNOWN_VERSION, image_roots
 from imgbuild.lock.resolution import LockedFile
+from imgbuild.matrix.project_paths import MATRIX
 from imgbuild.project.model import DeclaredRequirement, LocalPackage
 from imgbuild.project.project_files import ProjectFiles
 from imgbuild.project.reading import Reading
-from imgbuild.project_paths import MATRIX
 from imgbuild.solve import git_tree
 from imgbuild.solve.sdist_wheel import SdistResult
 from imgbuild.solve.sdists import SdistWheels

@@ -20,12 +20,12 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.matrix import constraints, load, tried_updates
 from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.tried_updates import DerivedRow
 from imgbuild.matrix.yaml_nodes import content
 from imgbuild.plan import records
 from imgbuild.plan.plan import plan
 from imgbuild.plan.records import Records
-from imgbuild.project_paths import Project
 from imgbuild.render import write
 from imgbuild.system.folder import OpenFolder, remove_all
 from imgbuild.update import row_text

@@ -11,7 +11,7 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.doctor.targets import offer
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.solve.kept_releases import ENGINES
 from imgbuild.values import Arch
 

@@ -27,7 +27,7 @@ from imgbuild.lock.published import LAYOUT, PublishedTarget
 from imgbuild.matrix import constraints
 from imgbuild.matrix.extension import Extension, Extensions
 from imgbuild.matrix.model import Matrix
-from imgbuild.project_paths import CATALOGUE
+from imgbuild.matrix.project_paths import CATALOGUE
 from imgbuild.resolve import engine_torch, first_matrix
 from imgbuild.resolve.choose import LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand, demands

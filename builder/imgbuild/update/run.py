@@ -19,9 +19,9 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix import tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix, Target
+from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.tried_updates import DerivedRow, RefusedVersion, Updates
 from imgbuild.plan import image_digests
-from imgbuild.project_paths import Project
 from imgbuild.show import image_diff
 from imgbuild.show.image_diff import Diff
 from imgbuild.solve import uv

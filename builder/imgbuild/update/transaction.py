@@ -13,9 +13,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from imgbuild import codec, project_paths
+from imgbuild import codec
 from imgbuild.errors import InputError
-from imgbuild.project_paths import JOURNAL, Project
+from imgbuild.matrix import project_paths
+from imgbuild.matrix.project_paths import JOURNAL, Project
 from imgbuild.system.files import remove_tree
 from imgbuild.system.folder import OpenFolder, require_below
 from imgbuild.values import sha256

@@ -22,11 +22,11 @@ from imgbuild.errors import AuditFailed, FilesDisagree, InputError, NoSolution
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Base, Matrix, Target, Wanted
+from imgbuild.matrix.project_paths import MATRIX, Project
 from imgbuild.matrix.tried_updates import RefusedVersion
 from imgbuild.pipeline import lock_target
 from imgbuild.plan import records
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.project_paths import MATRIX, Project
 from imgbuild.render import templates
 from imgbuild.solve import solve
 from imgbuild.solve.problem import SolveProblem

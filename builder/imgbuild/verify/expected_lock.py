@@ -11,8 +11,8 @@ from imgbuild.attest import bundle
 from imgbuild.attest.bundle import LockBundle
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.lock import lock_file
+from imgbuild.matrix.project_paths import FOLDER, MATRIX, Project
 from imgbuild.plan import image_digests
-from imgbuild.project_paths import FOLDER, MATRIX, Project
 from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
 from imgbuild.registry.image_reference import Repository

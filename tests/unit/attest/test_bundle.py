@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild import codec, project_paths
+from imgbuild import codec
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.attest import bundle
 from imgbuild.attest.bundle import LockBundle, Sources
@@ -19,6 +19,7 @@ from imgbuild.http.client import Http
 from imgbuild.index.pages import places
 from imgbuild.lock import extension, published
 from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.model import DebianBase, PackageIndex
 from imgbuild.plan import current, image_digests
 from imgbuild.plan.image_digests import TargetDigests

@@ -201,7 +201,7 @@ def test_project_has_build_details(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     memory_registry.alone(monkeypatch, tmp_path)  # not in a git checkout
     sample = inprocess_project.make(tmp_path)
-    from imgbuild.project_paths import find
+    from imgbuild.matrix.project_paths import find
 
     details = provenance.circumstances(find(tmp_path), inprocess_project.TARGET, GITHUB)
     assert details.invocation == "https://github.com/me/it/actions/runs/42/attempts/2"

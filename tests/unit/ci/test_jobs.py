@@ -12,9 +12,9 @@ from imgbuild.ci.published import TaggedImage
 from imgbuild.cli import _ci_options
 from imgbuild.errors import InputError
 from imgbuild.matrix.load import load
+from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.select import select
 from imgbuild.pipeline.session import Options, open_session
-from imgbuild.project_paths import Project
 from imgbuild.registry.client import Client
 from imgbuild.sif import push as pushing
 from imgbuild.sif.convert import ConvertedImage

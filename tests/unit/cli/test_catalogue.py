@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.project_paths import CATALOGUE
+from imgbuild.matrix.project_paths import CATALOGUE
 from tests.support.inprocess_project import Command
 
 TARGET = "cu124-vllm"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imgbuild import project_paths
 from imgbuild.cli import _project_report
 from imgbuild.cli import init as verb
 from imgbuild.errors import LockStale
 from imgbuild.lock import published
+from imgbuild.matrix import project_paths
 from imgbuild.resolve.choose import Candidate
 from tests.support import folder_index
 from tests.support.inprocess_project import Command, enter, unwrapped

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import project_paths
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.learn.loop import add_constraints
 from imgbuild.lock import published
 from imgbuild.matrix import load as matrices
+from imgbuild.matrix import project_paths
+from imgbuild.matrix.project_paths import Project
 from imgbuild.oci import layout
 from imgbuild.plan import current
-from imgbuild.project_paths import Project
 from imgbuild.render import committed, contexts, write
 from imgbuild.render.dockerfile import dockerfile
 from imgbuild.smoke import records

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from imgbuild import project_paths
 from imgbuild.errors import InputError
 from imgbuild.learn import recorded
 from imgbuild.lock import published
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.model import Matrix
 
 NAME = "cu130-verl0.9"

@@ -8,10 +8,10 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.http.client import Http
 from imgbuild.lock import extension
+from imgbuild.matrix.project_paths import Project
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.pipeline import downloads
 from imgbuild.plan.plan import plan, published_layers
-from imgbuild.project_paths import Project
 from imgbuild.values import Arch
 from tests.support import extended, samples
 

@@ -13,9 +13,9 @@ from imgbuild.lock import lock_file
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Flashinfer
+from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import lock_target
 from imgbuild.plan import current
-from imgbuild.project_paths import Project
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.values import Arch
 from imgbuild.wheel.conflicts import PathConflict

@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from imgbuild import project_paths
 from imgbuild.lock import lock_file
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.load import load
 from imgbuild.render import bake, write
 from tests.support.rows import each_row

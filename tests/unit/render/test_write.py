@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from packaging.pylock import Pylock
 
-from imgbuild import project_paths
 from imgbuild.errors import InputError
 from imgbuild.lock import locked_matrix, requirements
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.model import LockedProject
 from imgbuild.lock.resolution import Wheel
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.model import Drop
 from imgbuild.plan import current
 from imgbuild.render import apptainer, bake, committed, online, pylock, script, templates, write

@@ -18,7 +18,7 @@ from imgbuild.http.client import Http
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import load, loads
 from imgbuild.matrix.model import Flashinfer, PackageIndex, StandalonePython, Target, Wanted
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.resolve import answers, reasons, resolve_request
 from imgbuild.resolve.first_matrix import target_lines
 from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest

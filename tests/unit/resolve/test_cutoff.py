@@ -15,7 +15,7 @@ from imgbuild.cache.store import Store
 from imgbuild.http.client import Http
 from imgbuild.lock import lock_file
 from imgbuild.matrix.model import Matrix, PackageIndex
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.resolve import cutoff, resolve_request, stored
 from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.values import Arch

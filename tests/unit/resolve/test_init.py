@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imgbuild import project_paths
 from imgbuild.cache.store import Store
 from imgbuild.errors import (
     InputError,
@@ -15,7 +14,7 @@ from imgbuild.errors import (
 )
 from imgbuild.http.client import Http
 from imgbuild.lock import published
-from imgbuild.matrix import schema
+from imgbuild.matrix import project_paths, schema
 from imgbuild.matrix.load import load
 from imgbuild.resolve import first_matrix, init
 from imgbuild.resolve.first_matrix import WantedExtension

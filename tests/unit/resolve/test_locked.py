@@ -10,7 +10,7 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.lock import lock_file
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.resolve import locked, resolve_request
 from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.values import Arch

@@ -15,10 +15,10 @@ from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix, PackageIndex, Wanted
+from imgbuild.matrix.project_paths import Project, find
 from imgbuild.matrix.select import Selected
 from imgbuild.plan import current, image_digests
 from imgbuild.plan.plan import plan
-from imgbuild.project_paths import Project, find
 from imgbuild.show import status
 from imgbuild.system.console import console
 from imgbuild.values import Condition

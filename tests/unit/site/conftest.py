@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild import project_paths
+from imgbuild.matrix import project_paths
 from imgbuild.registry.image_reference import Repository
 from imgbuild.site import catalogue
 from imgbuild.site.catalogue import SiteSources

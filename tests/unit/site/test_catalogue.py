@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild import project_paths
+from imgbuild.matrix import project_paths
 from imgbuild.site import browser_data, catalogue, grid, pages, requirements, test_runs
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.history import SiteHistory

@@ -9,7 +9,7 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.errors import InputError
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.site import history
 from imgbuild.site.history import SiteHistory
 from tests.support.rows import each_row
@@ -53,7 +53,7 @@ def test_longer_history_of_a_target_is_kept() -> None:
 
 
 def test_the_catalogue_has_no_git() -> None:
-    from imgbuild import project_paths
+    from imgbuild.matrix import project_paths
 
     assert history.collect(project_paths.catalogue()) == SiteHistory()
 

@@ -10,7 +10,7 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.errors import WorkFailed
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.render import templates
 from imgbuild.slurm import array, commands
 from imgbuild.slurm.array import ArrayTask, JobArray, Task, TaskState

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild import codec, project_paths
+from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
+from imgbuild.matrix import project_paths
 from imgbuild.plan import current, image_digests
 from imgbuild.report import Case, Floors, Report
 from imgbuild.smoke import recording, records, reports, result

@@ -16,8 +16,8 @@ from imgbuild.learn.loop import add_constraints
 from imgbuild.matrix import constraints, tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import load
+from imgbuild.matrix.project_paths import Project, find
 from imgbuild.matrix.tried_updates import DerivedRow
-from imgbuild.project_paths import Project, find
 from imgbuild.system.folder import OpenFolder
 from imgbuild.update import catalogue, row_text
 from imgbuild.update.trial import Row, Tried

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild import project_paths
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import load
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.model import Matrix
-from imgbuild.project_paths import Project
+from imgbuild.matrix.project_paths import Project
 from imgbuild.update import newer_targets
 from imgbuild.update.newer_targets import NewerTarget
 from imgbuild.values import Arch

@@ -9,7 +9,7 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.errors import InputError
-from imgbuild.project_paths import JOURNAL, UPDATE, Project
+from imgbuild.matrix.project_paths import JOURNAL, UPDATE, Project
 from imgbuild.system import files
 from imgbuild.system.folder import OpenFolder
 from imgbuild.update import transaction

@@ -17,8 +17,8 @@ from imgbuild.attest.sbom import cyclonedx, spdx
 from imgbuild.attest.signing import signer, statements, stored
 from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.attest.signing.signer import Signed
+from imgbuild.matrix.project_paths import Project
 from imgbuild.oci.documents import Descriptor
-from imgbuild.project_paths import Project
 from imgbuild.registry.client import Client
 from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Arch, Digest

@@ -7,13 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild import codec, project_paths
+from imgbuild import codec
 from imgbuild.attest.sbom import packages
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.lock.lock_file import make_lock, read_lock
 from imgbuild.lock.resolution import Resolution, installed_wheels
+from imgbuild.matrix import project_paths
 from imgbuild.values import Arch
 from tests.support import debs, samples
 
