@@ -151,10 +151,11 @@ class Filters(Group, frozen=True, kw_only=True):
         for package in requests.keys() - pinned:
             similar = notes.nearest(package, pinned)
             nearest = f"did you mean --with {similar}? {nearest}" if similar else nearest
-        locks = (locked for each in matrix.targets for locked in _locked(project, each))
-        for package in requests.keys() - set().union(*locks):
-            if absence := source_only.absence(package):
-                nearest = f"no image has {package}: {absence}; {nearest}"
+        absences = {package: source_only.absence(package) for package in requests}
+        for package in filter(absences.get, requests):
+            locks = (locked for each in matrix.targets for locked in _locked(project, each))
+            if not any(package in locked for locked in locks):
+                nearest = f"no image has {package}: {absences[package]}; {nearest}"
         machine = [word for word in given if word.startswith(("--gpu ", "--driver "))]
         if machine:
             words = " ".join(quoting.word(part) for each in machine for part in each.split(" ", 1))

@@ -31,6 +31,7 @@ SYMBOL_VERSION = re.compile(
     r" not found(?: \(required by (?P<file>[^)]+)\))?"
 )
 OF_DRIVER = re.compile(r"cu[A-Z][A-Za-z]+")
+USUAL_CUDA = ("12.0", "12.4", "12.6", "12.8", "13.0")  # named with their drivers
 CACHED = re.compile(r"/\.cache/(?P<name>flashinfer|vllm|tvm|deep_gemm)/")
 GLOBAL = re.compile(r"_Z(?P<length>\d{1,3})(?P<rest>\w+)")
 NAMESPACE = re.compile(r"_ZT?[A-Z]{0,3}N?(?:K?)(?P<length>\d{1,2})(?P<rest>[a-zA-Z_]\w+)")
@@ -127,12 +128,14 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
 def _driver_function(package: str, symbol: str, facts: Facts) -> Reason:
     """The reason for a function of CUDA's driver library, which is not part of CUDA's toolkit."""
     shown = f" (CUDA {facts.driver_cuda})" if facts.driver_cuda else ""
+    branches = [f"{cuda} {gpus.load().own(cuda).partition('.')[0]}" for cuda in USUAL_CUDA]
+    needed = ", ".join(branches).replace(" ", " needs ", 1)
     return Reason(
         code="IMG901",
         cause=f"{package} uses {symbol}, a function of the NVIDIA driver (libcuda.so.1): the driver"
         f" of this machine{shown} is older than the CUDA that {package} was built for, or its"
         " libcuda.so.1 is not loaded",
-        cure="update the driver (CUDA 12.0 needs 525, 12.4 550, 12.6 560, 12.8 570, 13.0 580), or"
+        cure=f"update the driver (CUDA {needed}), or"
         f" install a build of {package} for the CUDA Version that nvidia-smi shows; if the driver"
         " is new enough: LD_PRELOAD=libcuda.so.1, and no cuda/compat or cuda/stubs folder in"
         " LD_LIBRARY_PATH (ldconfig -p | grep libcuda.so shows which is loaded)",
