@@ -135,14 +135,13 @@ def passed_through(text: str, caller: str, above: str, facts: Facts) -> Reason |
 
 def called_by_name(text: str, code: str, caller: str, above: str, facts: Facts) -> Reason | None:
     """The cause if the package `above` has `caller` call a method that its object does not have."""
-    match = ATTRIBUTE.search(text) if caller and above and BY_NAME.search(code) else None
-    owner = (match["owner"] or "") if match else ""
-    if match is None or not owner[:1].isupper():
+    owner, name = _attribute(text) if caller and above and BY_NAME.search(code) else ("", "")
+    if not owner[:1].isupper():
         return None
     package, user = releases.package_name(caller), releases.package_name(above)
     return Reason(
         code="IMG905",
-        cause=f"{user} calls the method {match['name']} through {package}, whose {owner} does not"
+        cause=f"{user} calls the method {name} through {package}, whose {owner} does not"
         f" have it: the class of {user} with this method is not in use, because {user} was written"
         f" for another {package}",
         cure=requirements.update(package, above, facts),
@@ -274,6 +273,12 @@ def _model_method(text: str, caller: str, _code: str, _facts: Facts) -> Reason |
     )
 
 
+def _attribute(text: str) -> tuple[str, str]:
+    """The class and the attribute that an error reports as absent; "" for both if it does not."""
+    match = ATTRIBUTE.search(text)
+    return (match["owner"] or "", match["name"]) if match else ("", "")
+
+
 def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
     """The cause if a package lacks a name or module that it imports from itself.
 
@@ -304,11 +309,10 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
 
 def _class_attribute(text: str, caller: str, code: str, _facts: Facts) -> Reason | None:
     """The cause if a package uses an attribute that a class which it imports does not have."""
-    match = ATTRIBUTE.search(text) if caller and "AttributeError" in text[:60] else None
-    owner = (match["owner"] or "") if match else ""
-    if match is None or not owner[:1].isupper() or f"{owner}.{match['name']}" not in code:
+    owner, name = _attribute(text) if caller and "AttributeError" in text[:60] else ("", "")
+    if not owner[:1].isupper() or f"{owner}.{name}" not in code:
         return None
-    name, package = match["name"], releases.package_name(caller)
+    package = releases.package_name(caller)
     if releases.owner(owner) not in ("", package) or releases.member(owner, name) is not None:
         return None
     return Reason(
@@ -324,14 +328,13 @@ def _class_attribute(text: str, caller: str, code: str, _facts: Facts) -> Reason
 
 def _own_layer(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
     """The cause if an inference engine uses an attribute that a layer of its own does not have."""
-    match = ATTRIBUTE.search(text) if caller in OWN_MODELS else None
-    owner = (match["owner"] or "") if match else ""
-    if match is None or not OWN_LAYER.search(owner) or releases.member(owner, match["name"]):
+    owner, name = _attribute(text) if caller in OWN_MODELS else ("", "")
+    if not OWN_LAYER.search(owner) or releases.member(owner, name):
         return None
     package = releases.package_name(caller)
     return Reason(
         code="IMG905",
-        cause=f"{package} reads {owner}.{match['name']}, which this layer does not have: this"
+        cause=f"{package} reads {owner}.{name}, which this layer does not have: this"
         f" release of {package} does not support the model, its quantization or an option with it",
         cure=f"pip install -U {package} (a newer release may support it), or use the model without"
         " quantization or in another format (another repository, --quantization), and leave out"
@@ -341,11 +344,10 @@ def _own_layer(text: str, caller: str, _code: str, _facts: Facts) -> Reason | No
 
 def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reason | None:
     """The cause if a package uses an attribute that an object passed to it does not have."""
-    match = ATTRIBUTE.search(text) if caller and "AttributeError" in text[:60] else None
-    owner = (match["owner"] or "") if match else ""
-    if match is None or owner.islower() or not owner or owner == "NoneType":
+    owner, name = _attribute(text) if caller and "AttributeError" in text[:60] else ("", "")
+    if owner.islower() or not owner or owner == "NoneType":
         return None
-    name, package = match["name"], releases.package_name(caller)
+    package = releases.package_name(caller)
     of_engine = f"self.{name}" in code and package in OWN_MODELS
     existence = releases.member(owner, name)
     if existence is not None and existence.package != package and not of_engine:
