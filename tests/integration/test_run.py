@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -39,6 +40,22 @@ def test_program_closing_stdin_fails_with_its_message():
     code = "import sys; sys.stdin.close(); sys.exit('no room is left')"
     with pytest.raises(WorkFailed, match="no room is left"):
         process.feed([sys.executable, "-c", code], CHUNKS * 10)
+
+
+def test_interrupt_before_the_first_chunk_stops_program(monkeypatch):
+    """One thread reads the output already: closing it would wait for a program that waits."""
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def interrupted(thread: threading.Thread) -> None:
+        started.append(thread)
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        process.feed([sys.executable, "-c", TALKATIVE, "0"], CHUNKS)
 
 
 def test_exception_in_chunks_stops_program(tmp_path):

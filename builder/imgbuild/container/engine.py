@@ -135,7 +135,11 @@ def inspect(engine: Engine, reference: str) -> InspectedImage | None:
 
 def diff_ids(engine: Engine) -> frozenset[Digest]:
     """The diff IDs of all layers of all named images of `engine`."""
-    listed = process.run(engine.command("image", "ls", "--quiet", "--no-trunc")).stdout.split()
+    words = engine.command("image", "ls", "--quiet", "--no-trunc")
+    answer = process.run(words, check=False)
+    if answer.status != 0:  # as when an image is removed while Docker reads its content
+        answer = process.run(words)
+    listed = answer.stdout.split()
     if not listed:
         return frozenset()
     # An image may be removed between the two commands: the others are printed nevertheless.

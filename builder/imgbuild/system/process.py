@@ -185,16 +185,16 @@ def feed(
             threading.Thread(target=tail.extend, args=(stream or (),), daemon=True)
             for tail, stream in zip(output, (process.stdout, process.stderr), strict=True)
         ]
-        for reader in readers:
-            reader.start()
         try:
+            for reader in readers:
+                reader.start()
             _write_stdin(process, chunks)
         except BaseException:
             process.kill()
             _write_stdin(process, ())
             raise
         finally:
-            for reader in readers:
+            for reader in filter(threading.Thread.is_alive, readers):
                 reader.join()
     out, err = (_text(b"".join(lines)) for lines in output)
     result = Result(process.returncode, out, err)
