@@ -94,10 +94,7 @@ def test_trl_1_16_with_vllm_0_8_5_is_refused(refuse: Refuse) -> None:
     chain = "\n".join(refusal.reasons)
     assert "trl 1.16.0 needs vllm>=0.11.1: trl/generation/vllm_client.py:" in chain
     assert "imports vllm.utils.network_utils, added in vllm 0.11.1" in chain
-    assert (
-        "trl 1.16.0 is written for vllm<=0.31.0,>=0.22.0, according to its code (trl/import"
-        in chain
-    )
+    assert "trl 1.16.0 supports vllm<=0.31.0,>=0.22.0 according to its code (trl/import" in chain
     near = [sample for sample in refusal.nearest if not sample.startswith("the target")]
     (vllm,) = [sample for sample in near if sample.startswith("vllm ")]
     assert vllm == "vllm 0.22.0, with torch 2.11.0 for CUDA 13.0"  # the oldest that trl names

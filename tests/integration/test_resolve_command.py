@@ -136,7 +136,8 @@ def test_code_findings_change_unpinned_versions(project: Project) -> None:
 def test_versions_in_range_of_extra_are_preferred(project: Project) -> None:
     completed = project.run("resolve", "engine==1.0", "tool", "--arch", "x86_64")
     assert (
-        "tool    1.1    you require tool; supports engine<2,>=0.5 by its extra" in completed.stdout
+        "tool    1.1    you require tool; supports engine<2,>=0.5 according to its extra"
+        in completed.stdout
     )
     assert "warning" not in completed.stderr
 

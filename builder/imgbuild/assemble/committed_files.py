@@ -1,4 +1,4 @@
-"""The committed files of a project folder, read from git objects, as members of a layer.
+"""Reads the committed files of a project folder from git objects, as members of a layer.
 
 File contents are read from the objects, as in `solve.git_tree`: no filter, attribute or hook of the
 repository applies. Files that only imgbuild reads are excluded.
@@ -39,7 +39,7 @@ WORK_MODE = 0o1777  # modes of the working folder, as in the image: any user may
 
 
 class CommittedFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder at HEAD: the git directory and the hashes of the commit and of the folder's tree."""
+    """A folder at HEAD: the git directory, and the hashes of the commit and the folder's tree."""
 
     folder: Path
     git_folder: Path
@@ -50,8 +50,9 @@ class CommittedFolder(msgspec.Struct, frozen=True, kw_only=True):
 class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a `CommittedFolder` as members, and the paths that are incomplete.
 
-    The names of `left_out` are invalid in a layer, `submodules` are other repositories, and the
-    content of `pointers` is stored by git-lfs. `entries` are the files expected in the folder.
+    The paths in `left_out` have names that are invalid in a layer. `submodules` are other
+    repositories, and git-lfs stores the content of `pointers`. `entries` are the files expected in
+    the folder.
     """
 
     members: tuple[Member, ...]
@@ -63,7 +64,7 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 def find(folder: Path) -> CommittedFolder:
     """The state of `folder` at HEAD; InputError if it is not in a repository or not committed."""
-    hint = "commit the project's files: git init, git add, git commit"
+    hint = "commit the project's files with git init, git add and git commit"
     inside = git.run(folder, "rev-parse", "--absolute-git-dir", "--show-prefix")
     if inside.status != 0:
         errors = inside.stderr.strip().splitlines()
@@ -78,7 +79,7 @@ def find(folder: Path) -> CommittedFolder:
     tree = repository.resolved(f"{commit}:{prefix.rstrip('/')}")
     if tree is None:
         message = f"commit {commit[:12]} has no file of {folder}"
-        raise InputError(message, hint="git add and git commit the project's files")
+        raise InputError(message, hint="commit the project's files with git add and git commit")
     return CommittedFolder(folder=folder, git_folder=Path(git_folder), commit=commit, tree=tree)
 
 

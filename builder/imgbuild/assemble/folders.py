@@ -1,6 +1,6 @@
-"""Modes and owners of the base image's folders that contain added files.
+"""Finds modes and owners of the base image's folders that contain added files.
 
-The lock records mode and owner if they are not the default: otherwise the layer would make /root
+The lock records modes and owners other than the default. Without them, the layer would make /root
 readable by every user.
 """
 
@@ -47,9 +47,9 @@ class BasePath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def completed_lock(lock: Lock, inputs: Inputs) -> Lock:
-    """`lock` with the base folders that get added files and have a non-default mode or owner.
+    """`lock` with the base folders of added files that have a non-default mode or owner.
 
-    Inputs of the base are fetched if they have not been read before. InputError if a file or link
+    Inputs of the base are fetched if no facts about them are stored. InputError if a file or link
     would replace a folder, or if a parent is not a folder or is a setgid folder.
     """
     if lock.extends is None or not (lock.extends.files or lock.extends.links):
@@ -140,9 +140,9 @@ def _key(layers: Sequence[Layer], above: Sequence[str], placed: set[str]) -> str
 def _base_folders(
     every: Iterable[BasePath], above: Sequence[str], placed: set[str]
 ) -> tuple[BasePath, ...]:
-    """The base image's parent folders of the added paths, and its folders at an added path.
+    """The base image's folders that contain an added path or are at one.
 
-    A folder that no package contains is inferred from the paths below it.
+    A folder that no package lists is inferred from the paths below it.
     """
     base_folders: dict[str, BasePath] = {}
     for seen in every:
@@ -183,9 +183,9 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _seen(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
-    """Every path of a base: of its Debian packages, including added ones, or of a registry image.
+    """Every path of a base, from its Debian packages (including added ones) or a registry image.
 
-    Paths of a standalone Python are omitted: nothing may be added to its folder.
+    Paths of a standalone Python are omitted, because no file can be added to its folder.
     """
     layers = [layer for layer in layers if not isinstance(layer.recipe, PythonRecipe)]
     last = layers[-1].recipe

@@ -1,4 +1,4 @@
-"""Inputs of layers: fetches those missing from the cache and reads the file tables of wheels."""
+"""Fetches inputs of layers that are missing from the cache, and reads file tables of wheels."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Inputs:
         self._kept_files = kept_files
 
     def counting(self, transfer: Transfer, *, kept_files: Collection[Sha256]) -> Inputs:
-        """A copy that counts its downloads in `transfer` and does not drop `kept_files`."""
+        """A copy that counts downloads in `transfer` and does not drop `kept_files`."""
         context = msgspec.structs.replace(self.context, transfer=transfer)
         return Inputs(self.matrix, context, mirror=self.mirror, kept_files=kept_files)
 
@@ -68,15 +68,15 @@ class Inputs:
         return self.context.http.offline
 
     def fetch(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
-        """Fetch every input of `layers` into the store; returns the hashes of those fetched."""
+        """Fetch every input of `layers` into the store; returns the hashes of the fetched files."""
         hashes = {file.sha256 for layer in layers for file in layer.recipe.inputs}
         return [item.sha256 for item in self.fetch_missing(lock, hashes) if not item.layer]
 
     def fetch_missing(self, lock: Lock, hashes: Collection[Sha256]) -> list[Input]:
         """Fetch the inputs of `lock` with these hashes into the store; returns those fetched.
 
-        FetchFailed if an input is not available; offline, it is raised before any request if an
-        input needs a server.
+        Raises FetchFailed if an input is not available. Offline, it is raised before any request if
+        an input needs a server.
         """
         named = inputs_of_all(lock)
         lacked = lacking((named[key] for key in sorted(hashes) if key in named), self.store)
@@ -86,9 +86,9 @@ class Inputs:
     def link_published_layers(self, lock: Lock, records: Mapping[Digest, LayerRecord]) -> None:
         """Fetch the published layers `records` (by id) that `lock` extends into the store.
 
-        Nothing is fetched if the matrix does not define their location: they are then built from
-        their inputs, as are layers missing from a mirror that is the only source. FetchFailed if a
-        layer is missing at its origin, IntegrityError if it has other content.
+        Layers without a location in the matrix are built from their inputs instead, as are layers
+        that are missing from a mirror which is the only source. FetchFailed if a layer is missing
+        at its origin, IntegrityError if it has other content.
         """
         overlay = published.overlay(self.matrix, lock.target)
         ids = published_layers(lock) & records.keys()
@@ -141,7 +141,7 @@ class Inputs:
     def _stored_table(
         self, recipe: WheelsRecipe, wheel: Wheel
     ) -> tuple[conflicts.InstalledFile, ...] | None:
-        """The file table of a wheel that was read before, or of a published one."""
+        """The file table of a wheel, from the store or the published facts."""
         stored = self.store.fact(TABLES, _table_key(recipe, wheel))
         if stored is not None:
             return msgspec.json.decode(stored, type=tuple[conflicts.InstalledFile, ...])
@@ -173,7 +173,7 @@ class Inputs:
 
 
 def batches(items: Iterable[T], size: Callable[[T], int], *, bounded: bool) -> Iterator[list[T]]:
-    """Items in batches of at most BATCH_BYTES (a larger one alone), or all in one batch."""
+    """The items in batches of at most BATCH_BYTES (larger items alone), or all in one batch."""
     batch: list[T] = []
     total = 0
     for item in items:

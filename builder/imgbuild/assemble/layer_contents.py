@@ -1,6 +1,6 @@
-"""Builds one layer of a plan: writes the files of its recipe as a blob to the cache.
+"""Builds one layer of a plan, and writes it as a blob to the cache.
 
-Builds one layer or only its record; `workers` builds several at once.
+It can also compute only the record of a layer. `workers` builds several layers in parallel.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ FACT = "base-record"
 class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
     """One layer to build.
 
-    With a record, its bytes must match it. `keep` adds the blob to the store; otherwise only the
-    digests are computed. `verify` decompresses and checks content even if a record makes this
-    unnecessary.
+    With a record, the bytes of the layer must match the record. With `keep`, the blob is added to
+    the store, otherwise only the digests are computed. `verify` decompresses and checks content
+    even if a record makes this unnecessary.
     """
 
     layer: Layer
@@ -55,7 +55,7 @@ class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BuiltLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A built layer, and the wheels whose contents were checked while building it."""
+    """A built layer, and the wheels whose contents were checked during the build."""
 
     id: Digest
     record: LayerRecord
@@ -102,7 +102,7 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> B
 def base_record(layer: Layer, store: Store) -> LayerRecord | None:
     """The record that `make_layer` stored in this cache for a Debian base; None for other layers.
 
-    A base takes longest to build and is the same in every project.
+    Building the base takes longest, and the base is the same in every project.
     """
     stored = store.fact(FACT, layer.id) if isinstance(layer.recipe, DebianRecipe) else None
     return None if stored is None else msgspec.json.decode(stored, type=LayerRecord)
@@ -142,7 +142,7 @@ def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[Member]:
 
 
 def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
-    """Records of the wheels whose contents were just checked."""
+    """The records of the wheels whose contents were checked."""
     facts = {}
     for wheel in recipe.wheels:
         read = archive.read(require(store, wheel.sha256, wheel.file), label=wheel.file)
@@ -184,6 +184,7 @@ def require(store: Store, sha256: Sha256, name: str) -> Path:
     if path is None:
         message = f"{name} (sha256 {sha256}) is not in the cache {store.root}"
         raise FetchFailed(
-            message, hint="run without --offline, or fetch it on a machine with network access"
+            message,
+            hint="run without --offline, or fetch the file on a machine with network access",
         )
     return path

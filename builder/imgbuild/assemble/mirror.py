@@ -1,7 +1,7 @@
-"""A mirror of inputs in a private registry: its settings (IMGBUILD_MIRROR) and downloads from it.
+"""Finds the mirror of inputs in a private registry (IMGBUILD_MIRROR), and downloads from it.
 
-Files of the mirror are checked against the hashes of the lock like all other files: a mirror
-changes the source of files, never their content, and appears in no lock or digest.
+Files from a mirror are checked against the hashes of the lock like all other files. A mirror
+changes the source of files, but neither their content nor locks and digests.
 
 A mirror is set by an option, $IMGBUILD_MIRROR, mirror.json next to the matrix, or the user's
 mirror.json, in this order; `off` disables it.
@@ -69,12 +69,12 @@ class NamedMirror(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def user_file() -> Path:
-    """The file of a user's setting: $XDG_CONFIG_HOME/imgbuild, else ~/.config/imgbuild."""
+    """The file with the user's setting: $XDG_CONFIG_HOME/imgbuild, else ~/.config/imgbuild."""
     return files.xdg_folder("XDG_CONFIG_HOME", ".config") / "imgbuild" / FILE
 
 
 def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMirror | None:
-    """The setting for the project in `root`; None if no mirror is used.
+    """The mirror setting for the project in `root`; None if no mirror is used.
 
     `text` and `only` are values of command-line options. InputError if a setting cannot be read, or
     `only` is set without a mirror.
@@ -87,7 +87,7 @@ def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMir
             message = "--mirror-only requires a mirror, but none is set"
             raise InputError(
                 message,
-                hint="set one with --mirror HOST/REPOSITORY or `imgbuild registry mirror use`",
+                hint="set a mirror with --mirror HOST/REPOSITORY or `imgbuild registry mirror use`",
             )
         return None
     repository(named_mirror.setting.mirror, str(named_mirror.place or named_mirror.origin.value))
@@ -101,7 +101,7 @@ def repository(text: str, place: str) -> Repository:
     """The mirror named by `text`, HOST/REPOSITORY.
 
     InputError with the `place` of the text if it is invalid. A name without a host would refer to
-    Docker's default registry.
+    Docker Hub.
     """
     try:
         parsed = parse_repository(text)
@@ -129,7 +129,7 @@ def _named(root: Path, text: str | None) -> NamedMirror | None:
                 path,
                 MirrorSetting,
                 what="mirror setting",
-                hint="set it again with `imgbuild registry mirror use`",
+                hint="set the mirror again with `imgbuild registry mirror use`",
             )
             return NamedMirror(setting=setting, origin=origin, place=path)
     return None
@@ -164,7 +164,7 @@ class Mirror:
         any_source: bool = False,
         plain_http: Collection[str] = (),
     ) -> Mirror | None:
-        """The mirror of a setting, if any; `any_source` allows other sources in any case."""
+        """The mirror of a setting, if any; `any_source` always allows other sources."""
         if named is None:
             return None
         repository, setting = parse_repository(named.setting.mirror), named.setting
@@ -187,8 +187,8 @@ class Mirror:
         """Fetch the `requested` files that exist in the mirror into the store.
 
         Returns their digests. A mirror that does not respond or serves other bytes is skipped with
-        a warning and not used again, unless it is the only source: then FetchFailed or
-        IntegrityError.
+        a warning and not used again. If it is the only source, FetchFailed or IntegrityError is
+        raised.
         """
         store, reporter = context.store, context.reporter
         if not requested or self._given_up:
@@ -224,7 +224,7 @@ class Mirror:
         reporter.warn(f"skipping the mirror {self.repository}: {error.message}")
 
     def _fetch(self, item: Input, context: Context, bar: ProgressBar, stop: Stop) -> Digest | None:
-        """One file; None if it is not in the mirror."""
+        """Fetch one file; None if it is not in the mirror."""
         request = self.client.file_request(self.repository, item.locked, layer=item.layer)
         try:
             fetch(request, self.client.context(context), bar.advance, stop)

@@ -1,8 +1,8 @@
-"""The inputs of a lock as stored in a private registry.
+"""Describes the inputs of a lock as artifacts of a private registry.
 
 Every file that a build from the lock downloads is a blob named by the sha256 in the lock; one
-artifact references them all, so that the registry does not delete them and users can list them. It
-contains no timestamp and no property of the machine.
+artifact references them all, which prevents the registry from deleting them and lets users list
+them. The artifact contains no timestamp and no property of the machine.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 def inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
     """Every input of `lock` on `arch`, without duplicates, sorted by name.
 
-    For a wheel built from an sdist, the sdist and its build requirements are included: with the
-    wheel no rebuild is needed, with the others it is possible.
+    For a wheel built from an sdist, the sdist and its build requirements are included. The wheel
+    makes a rebuild unnecessary, and the other files make it possible.
     """
     by_digest: dict[Digest, Input] = {}
     for item in _all(lock, arch):
@@ -132,11 +132,11 @@ def artifact(lock: Lock, arch: Arch) -> bytes:
 
 
 def tags(lock: Lock, arch: Arch, data: bytes) -> tuple[str, str]:
-    """The tags of the artifact `data`: a permanent tag, and that of the target's latest inputs."""
+    """The tags of the artifact `data`: a permanent tag, and one of the target's latest inputs."""
     moved = newest(lock.target, arch)
     return f"{moved}-{sha256(data)[:DIGITS]}", moved
 
 
 def newest(target: str, arch: Arch) -> str:
-    """The tag of a target's latest inputs; TARGET-ARCH is the tag of an image."""
+    """The tag of a target's latest inputs; it differs from TARGET-ARCH, the tag of an image."""
     return f"{target}-{arch}-inputs"

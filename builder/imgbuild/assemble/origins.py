@@ -1,8 +1,9 @@
-"""The sources of inputs and published layers and their order (separate: one policy in one place).
+"""Defines the sources of inputs and published layers, and their order.
 
-Inputs of a lock: the user's files, the mirror, indexes and Debian archives, the base image's
-registry, and builds of sdists. Layers of a published target: its layout, or the mirror and its
-registry. If servers must not be used, inputs that need a server are refused before any request.
+The sources of a lock's inputs are the user's files, the mirror, indexes and Debian archives, the
+base image's registry, and builds of sdists. The sources of a published target's layers are its
+layout, or the mirror and its registry. If servers must not be used, inputs that need a server are
+refused before any request.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Origins:
         yield sources.build
 
     def of_published(self, overlay: Overlay) -> Iterator[Origin]:
-        """The origins of the published layers; none if the matrix defines none."""
+        """The origins of the published layers; empty if the matrix defines none."""
         target = overlay.published
         if overlay.layout is not None:
             yield partial(self._from_layout, overlay.layout, target.name)
@@ -88,7 +89,7 @@ class Origins:
                 self._store.add_bytes(data, files[path].sha256)
 
     def _project_wheels(self, project: LockedProject, items: Sequence[Input]) -> None:
-        """The wheels of the user's packages, rebuilt."""
+        """Rebuild the wheels of the user's packages."""
         hashes = {item.sha256 for item in items}
         for package, item in project.packages.items():
             _, data = direct.editable_wheel(package, item)
@@ -98,9 +99,9 @@ class Origins:
     def _from_mirror(
         self, mirror: Mirror, lock: Lock, sources: LockSources, items: Sequence[Input]
     ) -> None:
-        """The `items` available from the mirror, and the inputs of wheels that have to be built.
+        """Fetch the `items` in the mirror, and the inputs of wheels that have to be built.
 
-        Files of the user's folders are included because other machines may lack them.
+        Files of the user's folders are included, because other machines may lack them.
         """
         mirror.fetch_missing(items, self._context, title=lock.target)
         left = lacking(items, self._store)
@@ -114,13 +115,13 @@ class Origins:
             mirror.fetch_missing(missing, self._context, title=f"inputs of sdists of {lock.target}")
 
     def _from_image(self, image: str, items: Sequence[Input]) -> None:
-        """Layers of an image in a registry."""
+        """Fetch layers of an image in a registry."""
         layers = [item.locked for item in items if item.layer]
         if layers:
             base_image.fetch_layers(image, layers, self._context)
 
     def _from_layout(self, layout: Path, name: str, items: Sequence[Input]) -> None:
-        """Layers of the published target `name` in a layout, checked."""
+        """Copy checked layers of the published target `name` from a layout."""
         for item in items:
             path = layout / "blobs/sha256" / item.sha256
             if not path.is_file():
@@ -133,7 +134,7 @@ class Origins:
                     digest = digest_of_file(file)
                 if digest != item.digest:
                     message = f"{path} has the digest {digest}"
-                    hint = "copy the image again, because the layout is damaged"
+                    hint = "the layout is damaged; copy the image again"
                     raise IntegrityError(message, hint=hint)
                 self._store.add_blob(copy, digest)
 
@@ -157,4 +158,7 @@ class Origins:
             f" and no other source is allowed: {some}"
         )
         place = f"imgbuild registry mirror push {lock.target} {self._mirror.repository}"
-        raise FetchFailed(message, hint=f"fill it on a machine with access to the indexes: {place}")
+        raise FetchFailed(
+            message,
+            hint=f"to fill the mirror on a machine with access to the indexes, run: {place}",
+        )

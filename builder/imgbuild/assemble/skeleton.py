@@ -1,4 +1,4 @@
-"""The layers without packages: empty virtual environment, imgbuild's files and user files."""
+"""Makes the layers without packages: the virtual environment, imgbuild's files, user files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def venv_members(recipe: VenvRecipe) -> tuple[Member, ...]:
 
 
 def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
-    """Entry point, home, work and cache folders; on a registry base also the user's entries."""
+    """The entry point, and the home, work and cache folders; on a registry base also accounts."""
     user = recipe.user
     private = recipe.private is True
     words = {**(PRIVATE if private else SHARED), "@CACHE@": quoting.plain(recipe.cache)}
@@ -98,10 +98,10 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
 
 
 def _user_packages(recipe: UserPackages) -> Iterator[Member]:
-    """Files of pip and uv for users without write access to the environment.
+    """The files of pip and uv for users without write access to the environment.
 
-    `pip.conf` also applies to root. Environments created with system site packages include those of
-    the image.
+    `pip.conf` also applies to root. Environments created with system site packages include the
+    packages of the image.
     """
     prefix = recipe.prefix.strip("/")
     site = f"/{prefix}/lib/python{recipe.python}/site-packages"
@@ -130,8 +130,8 @@ def _constraints(recipe: UserPackages) -> Member:
 def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tuple[Member, ...]:
     """A user's files and links; `contents` has each file's bytes by path.
 
-    Parent folders that belong to imgbuild or that the recipe names are included because their
-    owners and modes are not the default.
+    Parent folders of imgbuild and parent folders in the recipe are included, because their owners
+    and modes are not the default.
     """
     members = [
         _file(path.strip("/"), contents[path], mode=int(file.mode, 8))

@@ -1,7 +1,7 @@
-"""Locates the files of a lock: URLs are looked up for each fetch, never stored in the lock.
+"""Locates the files of a lock. URLs are looked up for each fetch and not stored in the lock.
 
-A wheel is looked up by name and sha256 on its package's page in the index that the lock names, a
-Debian package on the mirrors; a wheel built from an sdist is rebuilt.
+A wheel is looked up by name and sha256 on its package's page in the locked index, a Debian package
+on the mirrors. A wheel built from an sdist is rebuilt.
 """
 
 from __future__ import annotations
@@ -92,18 +92,18 @@ class LockSources:
         return Located(frozenset(remote), frozenset(parts))
 
     def fetch(self, items: Sequence[Input]) -> None:
-        """Fetch files of indexes and archives, of all architectures, into the store.
+        """Fetch files of indexes and archives into the store, for all architectures.
 
-        They may include sdists and their build requirements. FetchFailed if one is not available,
-        IntegrityError if one does not match the lock.
+        The files may include sdists and their build requirements. FetchFailed if a file is not
+        available, IntegrityError if it does not match the lock.
         """
         if all(item.layer for item in items):
             return
         lock, indexes = self._lock, self.indexes
         base = base_of(lock, self._matrix)
         hint = (
-            "Debian's archives remove superseded files; use a permanent archive in matrix.yaml,"
-            " such as a dated snapshot, or run: imgbuild lock {lock.target}"
+            "Debian's archives remove superseded files; add a permanent archive to matrix.yaml,"
+            f" such as a dated snapshot, or run: imgbuild lock {lock.target}"
         )
         requests: dict[Sha256, FileRequest] = {}
         for resolution in lock.arch.values():
@@ -125,7 +125,7 @@ class LockSources:
         fetch_all(files, self._context, title=f"fetching {lock.target}")
 
     def build(self, items: Sequence[Input]) -> None:
-        """Rebuild wheels from locked inputs; errors as in `sdists.rebuild`."""
+        """Rebuild wheels from locked inputs; raises the errors of `sdists.rebuild`."""
         lock, context = self._lock, self._context
         hashes = {item.sha256 for item in items}
         lost = {
@@ -135,7 +135,7 @@ class LockSources:
             if built.wheel.sha256 in hashes
         }
         base, user, arch = base_of(lock, self._matrix), lock.settings.user, sdists.host_arch()
-        hint = "lock it again, because its build is not reproducible or used another Python"
+        hint = "lock the target again, because the build is not reproducible or used another Python"
         root = host_root(base, user, arch, context, host_debs(lock), host_python(lock))
         for built in lost.values():
             sdists.rebuild(built, self.indexes, root(), lock.base.python, context, hint=hint)
@@ -147,7 +147,7 @@ class LockSources:
 def host_debs(lock: Lock) -> tuple[Deb, ...]:
     """The Debian packages of `lock` for this machine's architecture.
 
-    Empty if the lock is for another architecture.
+    The result is empty if the lock lacks this architecture.
     """
     resolution = lock.arch.get(sdists.host_arch())
     return resolution.debs if resolution is not None else ()
@@ -204,10 +204,10 @@ def _target(lock: Lock, matrix: Matrix) -> Target:
     target = matrix.targets.get(lock.target)
     if target is None:
         message = f"the matrix has no target {lock.target}, so its indexes are unknown"
-        raise LockStale(message, hint="add it again, or remove its folder from images/")
+        raise LockStale(message, hint="add the target again, or remove its folder from images/")
     return target
 
 
 def base_of(lock: Lock, matrix: Matrix) -> Base:
-    """The base of `lock` in the matrix, possibly under another name."""
+    """The base of `lock` in the matrix, whose name may differ."""
     return matrix.bases[_target(lock, matrix).base]

@@ -1,4 +1,4 @@
-"""Builds several layers at once, each in a worker process (`--jobs`), largest first."""
+"""Builds layers in parallel in worker processes (`--jobs`), the largest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs all checks on a package set and applies waivers: the report of findings."""
+"""Runs all checks on a package set, applies waivers and returns the findings."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ CHECKS: tuple[str, ...] = get_args(Check)
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of an audit in addition to the package set.
 
-    `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0");
-    `named` are packages that must be importable even if no other package uses them; `added`
-    are further ones whose code is followed once it is imported. `extras` are the requested ones,
-    by package. `exempt` are packages with versions that the user chose
-    against METADATA, or removed, each with the place or the reason; `alone` are installed
-    without their requirements.
+    `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0"); `named`
+    packages must be importable even if no other package uses them; `added` packages are followed
+    once another package imports them. `extras` maps packages to their requested extras. `exempt`
+    maps packages to the place or the reason: the user chose their versions against METADATA, or
+    removed them. `alone` packages are installed without their requirements.
     """
 
     target: str = ""
@@ -53,8 +52,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 def of_additions(terms: Terms, required: Collection[str], added: Collection[str]) -> Terms:
     """`terms` for packages `added` to a published target, of which `required` are requested.
 
-    The others are dependencies, of which only the parts that are imported run: IPython imports
-    matplotlib-inline only beside matplotlib. If none is requested, as for an extra, all are named.
+    The others are dependencies. Only their imported parts run: IPython imports matplotlib-inline
+    only if matplotlib is installed. If no package is requested, as for an extra, all are named.
     """
     named = sorted({*required} & {*added}) or sorted(added)
     return msgspec.structs.replace(terms, named=tuple(named), added=tuple(sorted(added)))
@@ -87,11 +86,11 @@ def audit(
 ) -> Report:
     """All findings of `checks` in `package_set`.
 
-    `libraries` returns the shared objects of the base, `interpreter` the files of its standalone
-    Python, if it has one. `past` finds removed attributes for the
-    check "calls" in other releases, and may access an index. With `path`, a main path computed
-    by the caller, corners are not checked. `published` are packages that were audited together:
-    a finding between two of them that is reached only through added packages is a warning.
+    `libraries` returns the shared objects of the base, and `interpreter` the files of its
+    standalone Python, if any. `past` finds removed attributes for the check "calls" in other
+    releases, and may access an index. With `path`, a main path computed by the caller, corners are
+    not checked. `published` are packages that were audited together: a finding between two of them
+    that is reached only through added packages is a warning.
     """
     terms = restricted(
         terms or Terms(), {name: package_set.version(name) or "" for name in package_set.packages}
@@ -232,7 +231,7 @@ def _floors(package_set: PackageSet, terms: Terms) -> Floors:
 def waive(
     findings: Iterable[Finding], waivers: Sequence[Waiver], checks: Sequence[str] = CHECKS
 ) -> list[Finding]:
-    """`findings`; those accepted by a waiver become notes with its reason.
+    """`findings`, in which those accepted by a waiver are notes with the waiver's reason.
 
     A waiver that matches no finding is a warning.
     """
@@ -255,7 +254,7 @@ def waive(
 
 
 def exempted(finding: Finding, terms: Terms) -> Finding:
-    """`finding`; a warning if the user chose the version it concerns: see `Terms.exempt`."""
+    """`finding`, as a warning if it concerns a version in `Terms.exempt`."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding
@@ -274,7 +273,7 @@ def exempted(finding: Finding, terms: Terms) -> Finding:
 
 
 def unused(finding: Finding, learned: Iterable[Constraint]) -> Finding:
-    """`finding`; a warning if an entry of `learned` shows that its code has never run."""
+    """`finding`, as a warning if an entry of `learned` shows that its code has never run."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding
@@ -294,7 +293,7 @@ def unused(finding: Finding, learned: Iterable[Constraint]) -> Finding:
 
 
 def _between_published(finding: Finding, published: Collection[str]) -> Finding:
-    """`finding`; a warning if it is between two packages that cannot change."""
+    """`finding`, as a warning if it is between two `published` packages, which cannot change."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding
@@ -310,7 +309,7 @@ def _unused(waiver: Waiver) -> Finding:
         severity=Severity.WARNING,
         message=f"unused waiver: {waiver.package}, {waiver.subject}",
         where=f"matrix: waive: {waiver.check} {waiver.package} {waiver.subject}",
-        remedy="remove it from the matrix",
+        remedy="remove the waiver from the matrix",
     )
 
 

@@ -1,1 +1,1 @@
-"""Standalone builds of CPython: their archives, checked, and the members of their layers."""
+"""Reads and checks archives of standalone builds of CPython, and makes their layers."""

@@ -1,9 +1,9 @@
 """Reads the archive of a standalone build of CPython and creates the members of its layer.
 
-The layout is that of the `install_only` archives of python-build-standalone: everything is below
-`python/`, with bin, lib, include and licences. Only regular files, folders and symbolic links
-inside this folder are accepted. The layer excludes tests, IDLE, Tk, static libraries, pip and its
-bytecode, like Debian's package; owners, modes and times are constant.
+The archives have the layout of `install_only` archives of python-build-standalone: all files are
+below `python/`, with bin, lib, include and licences. Only regular files, folders and symbolic links
+inside this folder are accepted. Like Debian's package, the layer excludes tests, IDLE, Tk, static
+libraries, pip and its bytecode. Owners, modes and times are constant.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROGRAM_LIMIT = 256 << 20  # bytes of the interpreter, about 30 MB if nothing is
 PATH_LIMIT = 1024
 HINT = "use an `install_only` archive of python-build-standalone for Linux with glibc"
 OTHER = (
-    "correct `version` or `archives` of the base in matrix.yaml, which belong to different releases"
+    "correct `version` or `archives` of the base in matrix.yaml, which are for different releases"
 )
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # the first bytes of such files
 _FOR_MUSL = "is a build for musl, but the base uses glibc"
@@ -73,8 +73,8 @@ class StandaloneBuild(msgspec.Struct, frozen=True, kw_only=True):
 def describe(path: Path, label: str, *, python: str, arch: Arch) -> StandaloneBuild:
     """Check the archive at `path`; `label` is its name in errors.
 
-    IntegrityError if it is damaged, unsafe, of another layout, or not Python `python` ("3.12") for
-    `arch`.
+    IntegrityError if it is damaged or unsafe, has another layout, or is not Python `python`
+    ("3.12") for `arch`.
     """
     headers, interpreter, paths = b"", b"", set[str]()
     header, program = f"include/python{python}/patchlevel.h", f"bin/python{python}"
@@ -197,7 +197,7 @@ _Content = Callable[[], Iterator[bytes]]
 
 
 def _entries(path: Path, label: str) -> Iterator[tuple[Member, _Content]]:
-    """Each member, without the folder `python/`, and a reader valid until the next one."""
+    """The members without the folder `python/`, each with a reader valid until the next one."""
     with path.open("rb") as file:
         start = file.read(4)
     if start == _ZSTD:
@@ -282,7 +282,7 @@ def _link(by_path: dict[str, Member], path: str, target: str) -> None:
 
 
 def _relocate(by_path: dict[str, Member], prefix: str) -> None:
-    """Replace the folder of the build by `prefix` in texts, and its compilers by the image's."""
+    """Replace the build's folder by `prefix` in text files, and its compilers by the image's."""
     built_at = sysconfig_data.INSTALL
     for name in filter(_SYSCONFIG.fullmatch, sorted(by_path)):
         source = by_path[name].content

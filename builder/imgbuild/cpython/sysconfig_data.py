@@ -1,4 +1,4 @@
-"""`_sysconfigdata_*.py` of a standalone build, for its folder in images (separate: a file format).
+"""Adapts `_sysconfigdata_*.py` of a standalone build to its folder in images.
 
 The module assigns a dictionary to `build_time_vars`. Its values contain the folder and the
 compilers of the build, which an image does not have. Sources: Lib/sysconfig of CPython, and
@@ -31,7 +31,7 @@ Values = dict[str, str | int]
 def read(source: bytes) -> tuple[Values, str]:
     """The values of the module `source`, and the Python folder that they contain.
 
-    ValueError if it is not such a module; errors of the parser.
+    Raises ValueError if it is not such a module, and the errors of the parser.
     """
     for statement in parse_source(source).body:
         match statement:
@@ -108,7 +108,7 @@ def relocated(text: str, built_at: str, prefix: str) -> str:
 
 
 def _compiler(word: str) -> str:
-    """Replace a compiler by that of the image: every base with headers has cc and c++."""
+    """Replace a compiler by the image's: every base with headers has cc and c++."""
     program = word.rpartition("/")[2]
     if re.fullmatch(r"(.*-)?(clang|gcc)(-[0-9.]+)?", program):
         return "cc"
@@ -116,6 +116,6 @@ def _compiler(word: str) -> str:
 
 
 def _tool(name: str, word: str) -> str:
-    """The name of a tool in binutils, in place of that of another toolchain."""
+    """The binutils name of a tool from another toolchain."""
     program, plain = word.rpartition("/")[2], name.lower()
     return plain if re.fullmatch(rf"(.*-)?{plain}(-[0-9.]+)?", program) else word

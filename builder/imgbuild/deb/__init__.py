@@ -1,1 +1,1 @@
-"""Debian: archive, packages, and a base's root file system, built without maintainer scripts."""
+"""Reads Debian's archive and packages, and builds root file systems without maintainer scripts."""

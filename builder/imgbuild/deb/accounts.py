@@ -1,6 +1,6 @@
-"""Users and groups of the base: /etc/passwd, group, shadow, gshadow (separate: file formats).
+"""Creates the users and groups of the base: /etc/passwd, group, shadow and gshadow.
 
-Created from base-passwd's master files, the groups that packages add, and the image's user. No
+The sources are base-passwd's master files, the groups that packages add, and the image's user. No
 account has a password.
 """
 
@@ -21,7 +21,7 @@ DAY = MTIME // 86400  # passwords were "last changed" at the constant time, not 
 
 
 def install(tree: DebTree, groups: Sequence[DebGroup], user: User) -> None:
-    """Write the four files.
+    """Write the four account files.
 
     InputError if the image's user has a name or ID of an account in the base.
     """

@@ -1,11 +1,11 @@
-"""Debian's archive: mirrors, signed indexes, packages with their hashes, security updates.
+"""Reads Debian's archive: mirrors, signed indexes, packages with hashes, security updates.
 
 Debian's archive keyring signs `InRelease`, which has the hash of `Packages.xz`, which has the hash
 of each package.
 
-Files of a point release remain until the next one, and those of the last one permanently. The
-security suite, which only a base with `security` reads, removes superseded files: those of a lock
-are then available in a dated snapshot or on a private mirror.
+The archive keeps files of a point release until the next one, and files of the last one
+permanently. The security suite, which only a base with `security` reads, removes superseded files.
+Locked files are then available in a dated snapshot or on a private mirror.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SECURITY_FILES = "pool/updates/"  # where the security archive stores its files
 
 
 class Suite(msgspec.Struct, frozen=True):
-    """A suite by its code name, and its possible archives in the order of requests."""
+    """A suite (by code name), and its possible archives in the order of requests."""
 
     name: str
     mirrors: tuple[str, ...]
@@ -68,7 +68,7 @@ class Suite(msgspec.Struct, frozen=True):
 class SuiteIndex(msgspec.Struct, frozen=True):
     """The packages of a suite, and the date of its release file: "2026-11-22".
 
-    `files` are the hashes of its `Packages` files.
+    `files` are the hashes of the suite's `Packages` files.
     """
 
     packages: list[dict[str, str]]
@@ -124,16 +124,16 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
 
 
 def _resolution_key(base: DebianBase, indexes: Sequence[SuiteIndex]) -> str:
-    """What the packages of `base` depend on: the indexes, the names, and the code."""
+    """The inputs that determine the packages of `base`: the indexes, the names, and the code."""
     code = code_digest("imgbuild.deb.closure", "imgbuild.lock.resolution", alone=__name__)
     parts = (code, base.packages, base.tools, *((index.date, index.files) for index in indexes))
     return sha256(msgspec.json.encode(parts))
 
 
 def unknown(base: DebianBase, arch: Arch, names: Iterable[str], context: Context) -> dict[str, str]:
-    """The `names` that are not in the suite of `base`, each with a similar name, or "".
+    """The `names` that are not in the suite of `base` → a similar name, or "".
 
-    A similar one starts with the same two letters. Errors as for `resolve_debs`.
+    A similar name starts with the same two letters. Raises the errors of `resolve_debs`.
     """
     packages = {
         package["Package"]
@@ -153,7 +153,7 @@ def security_updates(
 ) -> tuple[str, tuple[SecurityUpdate, ...]]:
     """The date of the security suite of `base`, and its packages newer than `debs`, by name.
 
-    Errors as for `resolve_debs`; the suite is read even if the base does not use it.
+    The suite is read even if the base does not use it. Raises the errors of `resolve_debs`.
     """
     index = _suite_index(_security(base), base, arch, context)
     return index.date, _newer(index, debs)
@@ -164,7 +164,7 @@ def archive_updates(
 ) -> tuple[SecurityUpdate, ...]:
     """The packages of the suite of `base` that are newer than `debs`, as after a point release.
 
-    Sorted by name. Errors as for `resolve_debs`.
+    They are sorted by name. Raises the errors of `resolve_debs`.
     """
     index = _suite_index(Suite(base.suite, mirrors(base)), base, arch, context)
     return _newer(index, debs)
@@ -193,8 +193,8 @@ def added_debs(
 ) -> tuple[Deb, ...]:
     """The packages that `requested` needs in addition to the present ones, sorted by name.
 
-    Versions of present packages do not change; `control` reads the control fields of one if the
-    archive has another version. Errors as for `resolve_debs`.
+    Versions of present packages do not change. `control` reads the control fields of such a package
+    if the archive has another version. Raises the errors of `resolve_debs`.
     """
     listed = _listed(base, arch, context)
     newest = DebianArchive(listed).packages
@@ -246,7 +246,7 @@ def _suite_index(
     """Every package of `suite`, from the first mirror that responds."""
     if not suite.mirrors:
         message = f"no Debian mirror is known for {suite.name}"
-        hint = "add one to the base in matrix.yaml, such as a dated snapshot"
+        hint = "add a mirror to the base in matrix.yaml, such as a dated snapshot"
         raise FetchFailed(message, hint=hint)
     failures = []
     for mirror in suite.mirrors:
@@ -295,7 +295,7 @@ def _sites(suite: str, ending: str, base_sites: Iterable[str]) -> tuple[str, ...
 
 @cache
 def _apt_sites() -> tuple[tuple[str, str], ...]:
-    """The code name and the site of each package index for which this machine's apt is set up."""
+    """The code name and the site of each package index of this machine's apt."""
     try:
         apt = process.find("apt-get", remedy="")
     except ToolMissing:
@@ -310,7 +310,7 @@ def _apt_sites() -> tuple[tuple[str, str], ...]:
 
 
 def _index_targets(apt: Sequence[str], suite: str, *options: str) -> tuple[tuple[str, str], ...]:
-    """The value of the field `suite` and the site of each package index of apt, without repeats."""
+    """The field `suite` and the site of each package index of apt, without duplicates."""
     form = f"$(CREATED_BY) {suite} $(SITE)"
     result = process.run([*apt, "indextargets", *options, "--format", form], check=False)
     rows = [line.split() for line in result.stdout.splitlines()]
@@ -338,7 +338,8 @@ def _indexes(
     if suite not in (release.get("Codename"), release.get("Suite")):
         message = f"{place}/InRelease is signed for {release.get('Codename')}, not for {suite}"
         raise IntegrityError(
-            message, hint="try another mirror; this one is misconfigured or was tampered with"
+            message,
+            hint="try another mirror, because this one is misconfigured or was tampered with",
         )
     hashes = {}
     for line in release.get("SHA256", "").splitlines():
@@ -363,7 +364,7 @@ def _indexes(
 
 
 def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
-    """The packages of an index; they are kept in the cache, since parsing takes seconds."""
+    """The packages of an index, which are cached because parsing takes seconds."""
     store = context.store
     if (parsed := store.fact(PARSED, digest)) is not None:
         return msgspec.msgpack.decode(parsed, type=list[dict[str, str]])
@@ -373,7 +374,7 @@ def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
 
 
 def _named(url: str, digest: str, context: Context) -> list[dict[str, str]]:
-    """The names of the packages of an index; the other fields are not even kept in memory."""
+    """The names of the packages of an index; the other fields are not kept in memory."""
     store = context.store
     stored = store.fact(NAMES, digest)
     names = stored.decode().splitlines() if stored is not None else []
@@ -389,7 +390,7 @@ def _named(url: str, digest: str, context: Context) -> list[dict[str, str]]:
 
 
 def _unread(url: str, digest: str, context: Context) -> list[dict[str, str]]:
-    """No package."""
+    """Return no packages."""
     del url, digest, context
     return []
 
@@ -400,7 +401,7 @@ def _text(url: str, digest: str, context: Context) -> str:
 
 
 def _packed(url: str, digest: str, context: Context) -> bytes:
-    """The index at `url`, from the cache if it is there."""
+    """The index at `url`, from the cache if possible."""
     store, http = context.store, context.http
     cached = store.file(digest)
     if cached is not None:
@@ -413,7 +414,9 @@ def _packed(url: str, digest: str, context: Context) -> bytes:
             data = http.bytes(f"{folder}/by-hash/SHA256/{digest}")
     if sha256(data) != digest:
         message = f"{url}: sha256 {sha256(data)}, but InRelease lists {digest}"
-        raise IntegrityError(message, hint="try again in an hour; the mirror is being updated")
+        raise IntegrityError(
+            message, hint="try again in an hour, because the mirror is being updated"
+        )
     if cached is None:
         with store.scratch() as scratch:
             temporary = scratch / "Packages.xz"

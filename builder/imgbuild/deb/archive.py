@@ -1,6 +1,6 @@
-"""The content of a .deb (an `ar` of control.tar and data.tar): control files and files.
+"""Reads the control files and files of a .deb, which is an `ar` of control.tar and data.tar.
 
-The contents of files are written to a spool file; only the compressed package is in memory.
+The contents of files are written to a spool file. Only the compressed package is in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHUNK = 1 << 20
 # ValueError: a name that is not UTF-8.
 BROKEN = (tarfile.TarError, lzma.LZMAError, OSError, EOFError, zlib.error, ValueError)
 DAMAGED = (
-    "remove the file from the cache and fetch it again; if the error persists, the lock is wrong"
+    "remove the file from the cache and fetch it again; if the error persists, correct the lock"
 )
 
 RATIO = 200  # ratio of unpacked to packed bytes; it is at most 30 in Debian packages
@@ -97,7 +97,7 @@ def control(path: Path) -> dict[str, str]:
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """Debian's copyright file of a package, or the name of the package with that file."""
+    """The Debian copyright file of a package, or the name of the package that contains it."""
 
     text: str = ""
     package: str = ""

@@ -1,7 +1,7 @@
-"""CA certificates of the base: the bundle and OpenSSL's hash links (separate: a file format).
+"""Creates the CA certificates of the base: the bundle and OpenSSL's hash links.
 
-Creates `etc/ssl/certs` and `etc/ca-certificates.conf` from `usr/share/ca-certificates`, like
-`update-ca-certificates` and `openssl rehash`.
+`etc/ssl/certs` and `etc/ca-certificates.conf` are made from `usr/share/ca-certificates`, like
+`update-ca-certificates` and `openssl rehash` do.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _canonical(name: bytes) -> bytes:
 
 
 def _children(data: bytes) -> list[tuple[int, bytes]]:
-    """The elements in a run of DER: tag and content of each."""
+    """The tag and content of each element in DER data."""
     result, place = [], 0
     while place < len(data):
         tag, length, place = data[place], data[place + 1], place + 2

@@ -1,4 +1,4 @@
-"""Resolves dependencies of Debian packages (separate: a pure function).
+"""Resolves dependencies of Debian packages.
 
 The result is sorted by name and depends only on the inputs. Recommends are not followed.
 """
@@ -23,7 +23,7 @@ Paragraph = Mapping[str, str]
 
 
 class Provider(msgspec.Struct, frozen=True):
-    """A package that satisfies a name: its own, or one in Provides (with or without a version)."""
+    """A package that satisfies a name, its own or one in Provides (with or without a version)."""
 
     package: Paragraph
     version: str
@@ -31,7 +31,7 @@ class Provider(msgspec.Struct, frozen=True):
 
 
 class DebianArchive:
-    """An index by name, with the names that each package provides. The newest version is used."""
+    """A package index by name, with the names that packages provide. The newest version is used."""
 
     def __init__(self, paragraphs: Iterable[Paragraph]) -> None:
         self.packages: dict[str, Paragraph] = {}
@@ -67,8 +67,8 @@ def close(
 
     Present packages are included; their dependencies are not followed again.
 
-    InputError with `file` for a requested name that is not in the archive; NoSolution with the
-    reasons for an unsatisfiable dependency or for conflicting packages.
+    Raises InputError with `file` for a requested name that is not in the archive, and NoSolution
+    with the reasons for an unsatisfiable dependency or for conflicting packages.
     """
     _check_names(archive, requested, file)
     essential = sorted(

@@ -1,7 +1,7 @@
-"""Debian's control format: paragraphs of fields, and relations between packages.
+"""Parses Debian's control format: paragraphs of fields, and relations between packages.
 
-It is the format of `Packages`, `Release` and a package's `control`. Field names keep their
-spelling; continuation lines keep their newlines.
+`Packages`, `Release` and a package's `control` have this format. Field names keep their spelling,
+and continuation lines their newlines.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def fields(block: str) -> dict[str, str]:
 def clauses(text: str) -> tuple[Clause, ...]:
     """Parse the value of Depends, Provides or similar fields.
 
-    ValueError if invalid by policy 7.1.
+    Raises ValueError if the value is invalid according to Debian policy 7.1.
     """
     parts = (part.strip() for part in text.replace("\n", " ").split(","))
     return tuple(

@@ -1,8 +1,8 @@
-"""dpkg's database: status, info, triggers, diversions, alternatives (separate: a file format).
+"""Writes dpkg's database: status, info, triggers, diversions, alternatives.
 
-Writes `var/lib/dpkg` like dpkg: status, info/*, triggers, diversions, alternatives. It is a
-complete database instead of entries in status.d: scanners read both, but `apt-get install` in a
-derived image needs the database.
+`var/lib/dpkg` has the files that dpkg would write: status, info/*, triggers, diversions and
+alternatives. The database is complete instead of entries in status.d: scanners read both, but
+`apt-get install` in a derived image needs the database.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def install(
     alternatives: Mapping[str, Sequence[Alternative]],
     diversions: Sequence[Diversion],
 ) -> None:
-    """Write the database of `packages`, all of them installed and configured."""
+    """Write the database of `packages`, which are all installed and configured."""
     ordered = sorted(packages, key=lambda package: package.name)
     status = b"".join(_status(tree, package) for package in ordered)
     tree.file(f"{ROOT}/status", status)

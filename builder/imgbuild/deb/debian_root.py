@@ -1,10 +1,10 @@
-"""The root file system of a Debian base, with the effects of maintainer scripts applied.
+"""Builds the root file system of a Debian base, and applies the effects of maintainer scripts.
 
 The members of the base layer, in byte order, depend only on the packages, the reviewed table of
 effects, the architecture and the image's user.
 
-Files and links of a package keep their times, so that programs that compare times detect other
-versions; folders and files of effects have a constant time.
+Files and links of a package keep their times, by which programs detect other versions. Folders and
+files of effects have a constant time.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> lis
 
 
 def added_members(recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Path) -> list[Member]:
-    """The members that differ between the root with added packages and that of the base.
+    """The members that differ between the roots with and without the added packages.
 
-    Parent folders of a member are included, since the layer writer would give them the default
-    mode. `paths`, `spool` and errors as for `members`; IntegrityError also if a path of the base
-    would be removed.
+    Parent folders of a member are included, because the layer writer would give them the default
+    mode. `paths`, `spool` and errors are as for `members`. IntegrityError is also raised if a path
+    of the base would be removed.
     """
     table = load(recipe.base.suite)
     packages = _unpack((*recipe.base.debs, *recipe.debs), table, paths, spool)
@@ -93,7 +93,7 @@ def added_members(recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Pat
 
 
 def _root(recipe: DebianRecipe, packages: Sequence[DebContents], table: Table) -> list[Member]:
-    """The members of the root of `packages` after checking that all scripts are known."""
+    """The members of the root of `packages`, after a check that all scripts are known."""
     tree = DebTree()
     for package in packages:
         for member in package.members:
@@ -125,7 +125,9 @@ def _unpack(
                 f"{deb.file} contains {package.name} {package.control.get('Version')}, but the "
                 f"lock has {deb.package} {deb.version}"
             )
-            raise IntegrityError(message, hint="lock the target again: imgbuild lock TARGET")
+            raise IntegrityError(
+                message, hint="to lock the target again, run: imgbuild lock TARGET"
+            )
         return package
 
     spool.mkdir(parents=True, exist_ok=True)
@@ -133,7 +135,7 @@ def _unpack(
 
 
 def _without_excluded(tree: DebTree, table: Table) -> list[Member]:
-    """The tree's members without excluded files, and without folders and links to them."""
+    """The tree's members without excluded files, their folders, and links to them."""
     left_out, taken_back = excluded(table), included(table)
     all_members = tree.members()
 
@@ -167,7 +169,7 @@ def _without_excluded(tree: DebTree, table: Table) -> list[Member]:
 
 
 def copied_paths(table: Table) -> frozenset[str]:
-    """Paths (no leading slash) that effects copy from: they must be unpacked even if excluded."""
+    """Paths (without a leading slash) that effects copy, so they are unpacked even if excluded."""
     copies = (e for entry in table.packages.values() for e in entry.effects if isinstance(e, Copy))
     return frozenset(copy.source.lstrip("/") for copy in copies)
 

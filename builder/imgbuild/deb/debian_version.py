@@ -1,4 +1,4 @@
-"""Debian version numbers such as `1:2.36-9+deb12u10`, compared as in Debian policy 5.6.12."""
+"""Compares Debian version numbers such as `1:2.36-9+deb12u10` (Debian policy 5.6.12)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`/etc/ld.so.cache`, byte for byte as written by `ldconfig` (separate: a file format).
+"""Creates `/etc/ld.so.cache`, byte for byte as `ldconfig` writes it.
 
-Missing links from SONAMEs are created, too. Layout and order are those of glibc 2.33 and later
-(elf/cache.c): the dynamic linker uses binary search, so a wrong order makes libraries unfindable.
+Missing links from SONAMEs are also created. Layout and order are as in glibc 2.33 and later
+(elf/cache.c). The dynamic linker uses binary search, so a wrong order would hide libraries.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def folders(tree: DebTree, arch: Arch) -> list[str]:
 
 
 def encode(entries: list[tuple[str, str]], arch: Arch, version: str) -> bytes:
-    """The cache file for `entries` (name, path), which must be in the cache's order already."""
+    """The cache file for `entries` (name, path), which are in the cache's order."""
     offsets, strings = _strings({text for entry in entries for text in entry})
     base = HEADER.size + len(entries) * ENTRY.size
     rows = b"".join(
@@ -84,7 +84,7 @@ def encode(entries: list[tuple[str, str]], arch: Arch, version: str) -> bytes:
 
 
 def compare(left: str, right: str) -> int:
-    """Glibc's order of library names: runs of digits as numbers, digits above all else."""
+    """Glibc's order of library names: runs of digits count as numbers, above other characters."""
     name, other = left.encode() + b"\0", right.encode() + b"\0"
     i = j = 0
     while name[i]:
@@ -126,7 +126,7 @@ def soname(data: bytes) -> str | None:
 
 
 def _configured(tree: DebTree, path: str) -> list[str]:
-    """Folders of an ld.so.conf, `include` lines followed in the order of their names."""
+    """The folders in an ld.so.conf, including files of `include` lines in the order of names."""
     if tree.real(path) is None:
         return []
     result = []
@@ -175,7 +175,7 @@ def _named_like_library(file: str) -> bool:
 
 
 def _strings(texts: set[str]) -> tuple[dict[str, int], bytes]:
-    """Glibc's string table: a string that is a suffix of another one shares its bytes."""
+    """Glibc's string table, in which a suffix of another string shares its bytes."""
     ends = sorted((text.encode() for text in texts), key=functools.cmp_to_key(_by_end))
     offsets: dict[str, int] = {}
     table = bytearray()

@@ -1,7 +1,7 @@
-"""`data/debian/SUITE.yaml` as values: the reviewed effects of maintainer scripts, excluded files.
+"""Reads `data/debian/SUITE.yaml`: the reviewed effects of maintainer scripts, excluded files.
 
-Reading it fails for a package whose script is not in the table. A change of the data changes the
-base: increase `plan.DEBIAN_FORMAT`.
+A package with a script that is not in the table is an error. If the data changes, the base changes:
+increase `plan.DEBIAN_FORMAT`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DebFolder(Effect, frozen=True, kw_only=True, tag="folder"):
 
 
 class DebFile(Effect, frozen=True, kw_only=True, tag="file"):
-    """A file that belongs to root, with this text."""
+    """A file with this text, owned by root."""
 
     path: str
     text: str = ""
@@ -66,7 +66,7 @@ class DebLink(Effect, frozen=True, kw_only=True, tag="link"):
 
 
 class Owner(Effect, frozen=True, kw_only=True, tag="owner"):
-    """Another group and mode for a package's file."""
+    """A change of group and mode for a package's file."""
 
     path: str
     gid: int
@@ -74,7 +74,7 @@ class Owner(Effect, frozen=True, kw_only=True, tag="owner"):
 
 
 class DebGroup(Effect, frozen=True, kw_only=True, tag="group"):
-    """A system group. Its number is fixed here: dpkg would assign the next free one."""
+    """A system group with a fixed number; dpkg would assign the next free one."""
 
     name: str
     gid: int
@@ -107,7 +107,7 @@ class Alternative(Effect, frozen=True, kw_only=True, tag="alternative"):
 
 
 class Compute(Effect, frozen=True, kw_only=True, tag="compute"):
-    """A file that depends on all packages together; it is computed by code."""
+    """A file that code computes from all packages together."""
 
     what: Literal["accounts", "certificates", "libraries"]
 
@@ -126,7 +126,7 @@ class DebEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Exclude(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Paths that are not unpacked: dpkg's patterns, in which `*` also matches `/`."""
+    """Paths that are not unpacked, as patterns of dpkg, in which `*` also matches `/`."""
 
     path: str
     why: str
@@ -163,7 +163,7 @@ def load(suite: str) -> Table:
 
 
 def check_scripts(table: Table, packages: Iterable[DebContents]) -> None:
-    """IntegrityError unless every script is known by its hash and every trigger by its name."""
+    """Raise IntegrityError unless every script is known by hash, and every trigger by name."""
     unknown = []
     for package in packages:
         entry = table.packages.get(package.name)
@@ -186,17 +186,17 @@ def check_scripts(table: Table, packages: Iterable[DebContents]) -> None:
 
 
 def excluded(table: Table) -> re.Pattern[str]:
-    """A pattern that matches the excluded paths (no leading slash)."""
+    """A pattern that matches the excluded paths (without a leading slash)."""
     return _union(item.path for item in table.exclude)
 
 
 def included(table: Table) -> re.Pattern[str]:
-    """A pattern that matches the restored paths (no leading slash)."""
+    """A pattern that matches the restored paths (without a leading slash)."""
     return _union(item.path for item in table.include)
 
 
 def dpkg_configuration(table: Table) -> bytes:
-    """The same exclusions in dpkg's format, for packages that users add to the image."""
+    """The exclusions in dpkg's format, for packages that users add to the image."""
     lines = [
         "# What the base leaves out, left out of added packages too. Delete this file to undo it."
     ]
@@ -210,7 +210,7 @@ def _union(patterns: Iterable[str]) -> re.Pattern[str]:
 
 
 def _scripts(package: DebContents) -> list[tuple[str, bytes]]:
-    """Scripts that would run, and the declared triggers on which a postinst would run."""
+    """The scripts that dpkg would run, and the declared triggers for which a postinst would run."""
     scripts = [(name, package.files[name]) for name in SCRIPTS if name in package.files]
     if any(verb.startswith("interest") for verb, _ in _triggers(package)):
         scripts.append(("triggers", package.files["triggers"]))

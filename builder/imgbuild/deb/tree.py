@@ -1,6 +1,6 @@
-"""The merged files of Debian packages by path: links, modes, owners, /usr merged.
+"""Merges the files of Debian packages by path, with a merged /usr.
 
-The result is sorted; it has each path once, and each hard link after the file that it links to.
+The result is sorted, with each path once, and each hard link after the file that it refers to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def merged(path: str) -> str:
 
 
 class DebTree:
-    """Members by path; IntegrityError names two packages with different members at one path."""
+    """Members by path; IntegrityError if two packages have different members at one path."""
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
@@ -36,7 +36,7 @@ class DebTree:
         return merged(path) in self._members
 
     def add(self, member: Member, owner: str) -> None:
-        """Add the files of package `owner`, moved below /usr.
+        """Add the member of package `owner`, moved below /usr.
 
         Targets of symbolic links do not change.
         """
@@ -75,7 +75,7 @@ class DebTree:
         return self._members.get(merged(path))
 
     def real(self, path: str) -> Member | None:
-        """The member at `path` with links in it followed; None if a link is broken."""
+        """The member at `path`, following all links; None if a link is broken."""
         place = merged(posixpath.normpath(path))
         for _ in range(LINKS):
             parts = place.split("/")
@@ -91,7 +91,7 @@ class DebTree:
         return None
 
     def read(self, path: str) -> bytes:
-        """The content of the file at `path`, links followed; IntegrityError if there is none."""
+        """The content of the file at `path`, following links; IntegrityError if there is none."""
         member = self.real(path)
         if member is None or member.content is None:
             message = f"an effect reads /{path.lstrip('/')}, which is not in the base"
@@ -103,13 +103,13 @@ class DebTree:
         return member.content
 
     def clear_set_id(self) -> None:
-        """Clear the setuid and setgid bits of all files, not of folders."""
+        """Clear the setuid and setgid bits of all files, but not of folders."""
         for path, member in self._members.items():
             if member.kind is not MemberKind.FOLDER:
                 self._members[path] = msgspec.structs.replace(member, mode=member.mode & ~SET_ID)
 
     def below(self, folder: str, *, deep: bool = False) -> list[Member]:
-        """The members directly in `folder`, or also in folders of it if `deep`, sorted."""
+        """The members in `folder`, sorted; with `deep`, also the members of its subfolders."""
         prefix = merged(folder).rstrip("/") + "/"
         members = [
             member
@@ -135,7 +135,7 @@ class DebTree:
 
 
 def _hard_links(members: Iterable[Member]) -> list[Member]:
-    """`members` with each hard-linked file at the first of its paths and links at the others.
+    """`members`, in which a hard-linked file is at its first path, and links are at the others.
 
     An unpacker can only link to files that it has already created.
     """

@@ -1,6 +1,6 @@
 """Finds the version of a package in which an incompatibility appears or disappears.
 
-Modules are read by range from remote wheels; results are cached in the store.
+Modules are read with range requests from remote wheels. Results are cached in the store.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STEPS = 24
 
 
 class PackageRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """A version available to a package set: its best compatible wheel."""
+    """A version that is available to a package set, as its best compatible wheel."""
 
     version: Version
     file: IndexFile
@@ -91,7 +91,7 @@ class ReleaseCatalogue:
         return self._releases[package]
 
     def readable(self, package: str) -> tuple[PackageRelease, ...]:
-        """The releases; of a package without wheels its final sdists whose hash is known.
+        """The releases; for a package without wheels, the final sdists with a known hash.
 
         Only the Python code of an sdist is read.
         """
@@ -102,8 +102,8 @@ class ReleaseCatalogue:
     def for_older_python(self, package: str) -> tuple[PackageRelease, ...]:
         """Some final versions older than the releases, with wheels for other versions of Python.
 
-        At most every `STEP`-th, the newest first: a name that a package once had is usually in
-        several releases.
+        At most every `STEP`-th is included, the newest first: a name that a package once had is
+        usually in several releases.
         """
         oldest = next(iter(self.releases(package)), None)
         wheels: dict[Version, IndexFile] = {}
@@ -136,7 +136,7 @@ class ReleaseCatalogue:
     def wheel(self, package: str, release: PackageRelease) -> Wheel:
         """The wheel of a release, as a locked file.
 
-        FetchFailed if its index has no hash, and the library cannot fetch the file.
+        FetchFailed if the index has no hash of it, and the library cannot fetch the file.
         """
         if is_sdist(release.file):
             return self._code_wheel(package, release)
@@ -180,7 +180,7 @@ class ReleaseCatalogue:
             return code_wheel(package, str(release.version), digest, _fetch, store)[0]
 
     def package_set(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
-        """A package set of only these releases."""
+        """A package set of these releases only."""
         wheels, urls = [], {}
         for package, release in releases.items():
             wheel = self.wheel(package, release)
@@ -198,7 +198,7 @@ class ReleaseCatalogue:
         )
 
     def cached(self, key: Sequence[object], compute: Callable[[], T], form: type[T]) -> T:
-        """The result of `compute` about immutable files, cached by `key`, Python and its code."""
+        """The result of `compute` for immutable files, cached by `key`, its code and Python."""
         python = self.catalogue.rules.tags.python
         name = compact([code_digest(compute.__module__), python, *key]).decode()
         cached = self.store.fact(ANSWERS, name)
@@ -217,7 +217,7 @@ def lacks(
 ) -> bool | None:
     """Whether `release` of the other package still lacks (or rejects) the item in the evidence.
 
-    None if that cannot be determined, or for evidence that does not depend on names.
+    None if that is unknown, or if the evidence does not depend on names.
     """
     if evidence.relation not in NAMED:
         return None
@@ -262,7 +262,7 @@ def _lacks_name(package_set: PackageSet, subject: str) -> bool | None:
 
 
 def _has_all(package_set: PackageSet, subjects: Iterable[str]) -> bool:
-    """Whether all of `subjects`, modules and names in modules, exist for certain."""
+    """Whether all `subjects` (modules and names in modules) certainly exist."""
     return all(
         (_lacks_name if ":" in subject else _lacks_module)(package_set, subject) is False
         for subject in subjects
@@ -280,7 +280,7 @@ def _lacks_attribute(package_set: PackageSet, subject: str) -> bool | None:
 def never_mentions(package_set: PackageSet, lookup_result: LookupResult, name: str) -> bool:
     """Whether a class and all its bases are readable and do not contain the word `name`.
 
-    In that case, no table-based `__getattr__` can provide it.
+    If so, no table-based `__getattr__` can provide the name.
     """
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
     for ancestor in classes.ancestors(package_set, classes.follow(package_set, lookup_result)):
@@ -359,9 +359,9 @@ def boundary(
 ) -> tuple[T, T | None]:
     """The last incompatible and the first compatible release, from `releases[start]` on.
 
-    Searches in direction `step` (1 or -1) with increasing steps, then by bisection, so that few
-    releases are read. Steps are limited, since a name may exist in few releases only. The result is
-    a pair of adjacent releases, even if the incompatibility disappears and returns.
+    Searches in direction `step` (1 or -1) with increasing steps, then by bisection, which reads few
+    releases. Steps are limited, because a name may exist in few releases only. The result is a pair
+    of adjacent releases, even if the incompatibility disappears and returns.
     """
     bad, good, width = start, None, 1
     widest = max(STEP, len(releases) // STEPS)

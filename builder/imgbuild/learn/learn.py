@@ -1,4 +1,4 @@
-"""Derives a constraint from a finding: compatible versions of B, for a range of versions of A.
+"""Derives a constraint from a finding: versions of B that are compatible with versions of A.
 
 Two boundaries are searched: the version of B in which the name was added or removed, and, if A is
 not pinned, the versions of A that use it. Some findings yield no constraint.
@@ -48,7 +48,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 def learn(
     finding: Finding, release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> Constraint | None:
-    """The constraint that follows from `finding`; None if its evidence is insufficient.
+    """The constraint that follows from `finding`; None if the evidence is insufficient.
 
     `pinned` are the packages that the target pins to one version.
     """
@@ -88,10 +88,10 @@ def learn(
 
 
 def _never_runs(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> bool:
-    """Whether a function body uses what no release of the other package has.
+    """Whether a function body uses a name that no release of the other package has.
 
-    Such code, as torch.nn.Relu in DeepSpeed, fails in every package set, so that no choice of
-    versions is its remedy. Releases for older versions of Python are compared, too.
+    Such code fails with all versions, as torch.nn.Relu in DeepSpeed does, so no other version is a
+    remedy. Releases for older versions of Python are compared, too.
     """
     if evidence.relation not in NAMED or runs_on_import(release_catalogue, evidence):
         return False
@@ -104,9 +104,9 @@ def _never_runs(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> bool
 def joined(
     entry: Constraint, recorded: Iterable[Constraint], release_catalogue: ReleaseCatalogue
 ) -> Constraint:
-    """`entry`, as a bound if it and known constraints exclude all releases on one side.
+    """`entry`, as a bound if the entry and known constraints exclude all releases on one side.
 
-    Evidence without a name excludes one version each round: once several of the newest or oldest
+    Evidence without a name excludes one version each round. After several of the newest or oldest
     versions are excluded, a bound excludes them all.
     """
     alike = [
@@ -152,10 +152,10 @@ def _excluded(entry: Constraint) -> Version | None:
 def bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Bounds | None:
     """The compatible versions of the other package; None if unknown.
 
-    Versions stated in the evidence (a window, a rule) take precedence. Names are looked up in other
-    versions; if the two packages alone are compatible, a third one is involved, and no version of
-    the other is the cause. For binaries, and code that raises on import, it is only known that
-    these two versions are incompatible.
+    Versions in the evidence (a window, a rule) take precedence. Names are looked up in other
+    versions. If the two packages alone are compatible, a third package is involved, and no version
+    of the other package is the cause. For binaries, and code that raises on import, only the
+    incompatibility of these two versions is known.
     """
     if evidence.spec:
         return Bounds(spec=evidence.spec)
@@ -185,7 +185,7 @@ def bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Bounds | 
 def versions_with_module(
     evidence: Evidence, other: str, release_catalogue: ReleaseCatalogue
 ) -> Bounds:
-    """The versions of `other` that have the missing module: all, or those before its removal."""
+    """The versions of `other` with the missing module: all, or the ones before its removal."""
     releases = release_catalogue.releases(other)
     module = evidence.subject.partition(".")[0]
 
@@ -213,8 +213,9 @@ def package_range(
 ) -> str:
     """The versions of the package with the same requirement, as a specifier.
 
-    Only this version if the package is pinned, or if no other can be checked. Every release of
-    the range is checked; otherwise a release without the requirement would be constrained too.
+    The range is only this version if the package is pinned, or if no other version can be checked.
+    Every release of the range is checked, because releases without the requirement must not be
+    constrained.
     """
     alone = f"=={evidence.version}"
     package = evidence.package
@@ -227,7 +228,7 @@ def package_range(
         return alone
 
     def _last(step: int) -> PackageRelease:
-        """The last of consecutive releases with the requirement, up to the first without it."""
+        """The last of the consecutive releases that have the requirement."""
         side = releases[start:] if step > 0 else releases[start::-1]
         return list(takewhile(uses_item, side))[-1]
 

@@ -1,7 +1,8 @@
-"""Resolves, audits and learns in a loop until there are no findings; writes constraints.yaml.
+"""Resolves, audits and learns constraints in a loop until there are no findings.
 
-No wheel is downloaded: the audit reads Python code and METADATA by ranges. Each constraint is
-written as soon as it is learned, so that an interrupted run can be resumed.
+No wheel is downloaded: the audit reads Python code and METADATA with range requests. Each
+constraint is written to constraints.yaml as soon as it is learned, so an interrupted run can be
+resumed.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ SHOWN = 8
 class AuditedResolution(msgspec.Struct, frozen=True, kw_only=True):
     """A resolution without errors by architecture, learned constraints, and number of rounds.
 
-    `sources` are the packages that are not from an index, as locked sources.
+    `sources` are the locked sources of packages that are not from an index.
     """
 
     resolutions: Mapping[Arch, Resolution]
@@ -86,10 +87,10 @@ def resolve_audited(
     recorded: Sequence[Constraint],
     keep: Keep,
 ) -> AuditedResolution:
-    """Resolve target `name` so that its audit is clean.
+    """Resolve target `name` to packages whose audit has no errors.
 
-    `keep` stores learned constraints, and returns all known constraints. NoSolution, with
-    the conflict and its evidence, if there is no solution.
+    `keep` stores learned constraints, and returns all known ones. Raises NoSolution, with the
+    conflict and its evidence, if there is no solution.
     """
     before, done = tuple(recorded), dict[Arch, AuditedArch]()
     recorded, rounds = before, 0
@@ -118,7 +119,7 @@ def _broken(audited: AuditedArch, recorded: Sequence[Constraint]) -> bool:
 def resolve_audited_arch(
     prepared: PreparedTarget, recorded: Sequence[Constraint], keep: Keep
 ) -> AuditedArch:
-    """Resolve one target on one architecture until its audit is clean; see `resolve_audited`."""
+    """As `resolve_audited`, for one architecture."""
     problem = prepared.problem
     name, arch, context = problem.name, problem.arch, problem.context
     recorded, rounds = tuple(recorded), 0
@@ -169,7 +170,7 @@ def resolve_audited_arch(
 
 
 def _without_unused(report: Report, learned: Iterable[Constraint]) -> Report:
-    """`report` with warnings instead of errors of code that has never run."""
+    """`report`, in which errors in code that has never run are warnings."""
     entries = tuple(learned)
     findings = ordered(unused(finding, entries) for finding in report.findings)
     return msgspec.structs.replace(report, findings=tuple(findings))
@@ -191,7 +192,7 @@ def _report(
     if row is None or not moved:
         return
     shown = ", ".join(map(str, moved))
-    line = f"{problem.name} has later releases than {row.row.like}, which was tested: {shown}"
+    line = f"{problem.name} has later releases than the tested target {row.row.like}: {shown}"
     kept = kept_releases.suggestion(prepared, resolution.versions)
     problem.context.reporter.warn(f"{line}; {kept}" if kept else line)
 
@@ -214,7 +215,7 @@ def _audited_arch(
 
 
 def _clean_report(prepared: PreparedTarget, resolution: Resolution, terms: Terms) -> Report | None:
-    """The report of an earlier audit of the same packages without errors; None if there is none."""
+    """The report of an earlier audit of the same packages; None without one or with errors."""
     stored = prepared.problem.context.store.fact(CLEAN, _key(prepared, resolution, terms))
     return unpack(stored, Report) if stored is not None else None
 
@@ -229,7 +230,7 @@ def _key(prepared: PreparedTarget, resolution: Resolution, terms: Terms) -> str:
 
 
 def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
-    """Constraints from audit errors in complete files, which had to be downloaded."""
+    """The constraints from audit errors in files that had to be downloaded completely."""
     store, http = problem.context.store, problem.context.http
     with solve.opened(problem) as prepared, Library(store, http) as library:
         release_catalogue = ReleaseCatalogue(prepared.catalogue, library, store)
@@ -244,7 +245,7 @@ def terms_of(
 ) -> Terms:
     """The inputs of a target's audit in addition to its packages.
 
-    Of the known constraints only those of unused code: the resolution meets the others.
+    They include only the constraints on unused code, because the resolution meets all others.
     """
     target = prepared.problem.target
     required = prepared.problem.requirements
@@ -280,7 +281,7 @@ def audit_of(
     *,
     published: Collection[str] = (),
 ) -> Report:
-    """Errors on the main path, from code, METADATA and older releases of the packages.
+    """The errors on the main path, from code, METADATA and older releases of the packages.
 
     `published` are packages whose locked versions were audited together. If the other packages
     cannot affect that audit, only the code that they run is audited; other warnings and notes about
@@ -299,7 +300,7 @@ def audit_of(
 
 
 def _ranges(prepared: PreparedTarget, resolution: Resolution) -> LookedUp:
-    """The sources of the published wheels of a resolution; no index is queried before a read."""
+    """The sources of the published wheels of a resolution; indexes are queried on demand."""
     wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     built = {item.wheel.sha256 for item in resolution.built}
 
@@ -369,8 +370,8 @@ def not_learned(
     shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN]]
     if len(errors) > SHOWN:
         shown.append(f"and {len(errors) - SHOWN} more; run imgbuild audit to show all")
-    message = f"{name} on {arch}: its packages are incompatible, and no other package set was found"
-    hint = "change a pin; or, if the finding is wrong, waive it in matrix.yaml with a reason"
+    message = f"{name} on {arch}: the packages are incompatible, and no other package set was found"
+    hint = "change a pin, or, if the finding is wrong, waive it in matrix.yaml with a reason"
     nearest = (suggestion,) if suggestion else ()
     return NoSolution(message, reasons=tuple(shown), nearest=nearest, hint=hint)
 

@@ -1,7 +1,7 @@
-"""Recorded reasons why versions are not together: constraints, rules, refused updates, notes.
+"""Reads recorded reasons why versions are not used together.
 
-`imgbuild why`, `imgbuild resolve` and sites take their reasons from here. Nothing is solved, and no
-package is read.
+The reasons are constraints, rules, refused updates and notes. `imgbuild why`, `imgbuild resolve`
+and sites use them. Nothing is solved, and no package is read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RECORD = re.compile(
 
 
 class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A refused item, the target or request, and the reason; `source` is where it is recorded."""
+    """A refused item, the target or request, and the reason; `source` is the record's place."""
 
     what: str
     reason: str
@@ -45,10 +45,10 @@ class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetNote(msgspec.Struct, frozen=True, kw_only=True):
-    """A sentence of a target's notes in the matrix, and the packages that it names.
+    """A sentence in the notes of a target, and the packages that it names.
 
-    `packages` maps each to its version: that in the sentence, else the target's, "" if neither has
-    one. `stated` are the packages whose version is in the sentence.
+    `packages` maps each package to its version in the sentence, else in the target, else "".
+    `stated` are the packages whose version is in the sentence.
     """
 
     target: str
@@ -58,7 +58,7 @@ class TargetNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def notes(matrix: Matrix) -> tuple[TargetNote, ...]:
-    """The sentences of all targets' notes that name a package, without those about test runs."""
+    """The sentences in the notes of all targets that name a package, except those on test runs."""
     named = {*NAMED, *(package for target in matrix.targets.values() for package in target.pins)}
     names = "|".join(sorted(map(re.escape, named), key=len, reverse=True))
     pattern = re.compile(
@@ -96,9 +96,9 @@ def _note(
 def notes_on(
     every: Iterable[TargetNote], requests: Mapping[str, SpecifierSet]
 ) -> tuple[TargetNote, ...]:
-    """The notes that name two requested packages, or the only one with a version of it.
+    """The notes that name two requested packages, or the only requested package with a version.
 
-    One of them is in a requested version.
+    One of the packages has a requested version.
     """
     return tuple(note for note in every if _concerns(note, requests))
 
@@ -112,7 +112,7 @@ def _concerns(note: TargetNote, requests: Mapping[str, SpecifierSet]) -> bool:
 
 
 def _allows(spec: SpecifierSet, version: str) -> bool:
-    """Whether `spec` contains a version, or a release of it: 0.27.1 is one of 0.27."""
+    """Whether `spec` contains a version or a patch release of it, such as 0.27.1 of 0.27."""
     if not version or not parse_version(version):
         return False
     return spec.contains(version, prereleases=True) or any(

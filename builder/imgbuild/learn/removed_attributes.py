@@ -1,9 +1,8 @@
-"""Finds reads of attributes that a class had in an older release and lost.
+"""Finds reads of attributes that a class had in an older release and no longer has.
 
-A class with `__getattr__` may have any attribute, so its names alone are not sufficient. But if a
-package reads an attribute that the class defined in the release current when the reader was
-released, and the name no longer occurs in the sources of the class and its bases, no code can
-provide it.
+A class with `__getattr__` may have any attribute, so the names in the class do not suffice. An
+attribute certainly does not exist if the class defined it when the reading package was released,
+and its name no longer occurs in the sources of the class and its bases.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ def check(
     *,
     published: Collection[str] = (),
 ) -> list[Finding]:
-    """Reads of attributes that existed when the reader was released and were removed since.
+    """The reads of attributes that existed when the reader was released and have been removed.
 
     `open_releases` returns the releases of packages; it is called only if there are such reads.
-    Reads between `published` packages are skipped: they were checked when these were locked.
+    Reads between `published` packages are skipped: they were checked by the lock.
     """
     release_catalogue: ReleaseCatalogue | None = None
     findings: dict[tuple[str, int, str], Finding] = {}
@@ -168,7 +167,7 @@ def defines_name(source: bytes, name: str) -> bool:
 def _classes(
     package_set: PackageSet, facts: ModuleFacts, receiver: str, scope: str
 ) -> Iterator[tuple[str, LookupResult]]:
-    """The possible classes of a receiver, one or those of a union, by display path."""
+    """The possible classes of a receiver (several for a union), by display path."""
     lookup_result = classes.class_of(package_set, facts, receiver, scope=scope)
     text, home = receiver, facts
     named = classes.resolve(package_set, facts, receiver.removesuffix("()"), scope=scope)

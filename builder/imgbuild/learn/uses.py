@@ -1,4 +1,4 @@
-"""Whether a release uses the item in a finding, in the same way as the release in the finding."""
+"""Determines whether a release uses the item in a finding like the release in the finding."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def same_use(
 ) -> Callable[[PackageRelease], bool]:
     """Whether a release of the failing package uses the same item in the same file.
 
-    A moved file is searched by its name. A use under further conditions, such as the version of the
-    other package, is not the same, nor is one in a function instead of on import. False for each
-    release if the evidence is of a type that cannot be checked in one file.
+    A moved file is searched by name. A use under further conditions, such as the version of the
+    other package, is not the same, nor is a use in a function instead of on import. Always False
+    for evidence that cannot be checked in one file.
     """
     if evidence.relation not in (*NAMED, Relation.PACKAGE, Relation.WINDOW):
         return lambda _: False
@@ -62,7 +62,7 @@ def same_use(
 def _modules_of_evidence(
     release_catalogue: ReleaseCatalogue, evidence: Evidence
 ) -> tuple[ModuleFacts, ...]:
-    """The modules of the file in the evidence, in the version in the evidence."""
+    """The modules of the file and version in the evidence."""
     package, version = evidence.package, Version(evidence.version)
     releases = release_catalogue.readable(package)
     release = next((each for each in releases if each.version == version), None)
@@ -85,7 +85,7 @@ def _on_import(facts: ModuleFacts, use: Use) -> bool:
 def _uses_of_evidence(
     modules: Iterable[ModuleFacts], evidence: Evidence, shapes: Iterable[Shape]
 ) -> tuple[tuple[ModuleFacts, Use], ...]:
-    """The use in the evidence, with its module; all uses if its line is not found."""
+    """The use in the evidence with its module; all uses if the line is not found."""
     uses = [(facts, use) for facts in modules for use in _uses(facts, evidence, shapes)]
     at_line = [(facts, use) for facts, use in uses if use.line == evidence.line]
     return tuple(at_line or uses)
@@ -113,7 +113,7 @@ def _calls(call: Call, subject: str) -> bool:
 
 
 def _files(package_set: PackageSet, package: str, file: str) -> Iterator[ModuleFacts]:
-    """The module of `file`, otherwise those of files with the same name."""
+    """The module of `file`, else the modules of files with the same name."""
     modules = package_set.modules_of(package)
     name = file.rpartition("/")[2]
     same = [module for module, path in modules.items() if path == file]
@@ -126,7 +126,7 @@ def _files(package_set: PackageSet, package: str, file: str) -> Iterator[ModuleF
 
 
 def _uses(facts: ModuleFacts, evidence: Evidence, shapes: Iterable[Shape]) -> Iterable[Use]:
-    """Where a module imports, calls, reads or checks the item in the evidence."""
+    """The places where a module imports, calls, reads or checks the item in the evidence."""
     subject, calls = evidence.subject, facts.calls
     in_brackets = subject.removesuffix(")").rpartition("(")[2]
     match evidence.relation:

@@ -1,1 +1,1 @@
-"""The content of a lock; reads, writes and compares locks."""
+"""Defines the content of a lock, and reads, writes and compares locks."""

@@ -1,6 +1,6 @@
-"""URLs of packages outside of indexes: a wheel by URL or path, a folder of a git commit.
+"""Parses URLs of packages that are not from an index: wheels, and folders of git commits.
 
-They are written as in requirements: `https://…/NAME-VERSION-….whl`, `wheels/NAME-VERSION-….whl`
+The URLs have the form of requirements: `https://…/NAME-VERSION-….whl`, `wheels/NAME-VERSION-….whl`
 (relative to the project), `git+https://…@REV#subdirectory=FOLDER`.
 """
 
@@ -35,12 +35,12 @@ class WheelAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_path(self) -> bool:
-        """Whether it is a file of the project."""
+        """Whether the wheel is a file of the project."""
         return "://" not in self.place
 
     @property
     def name(self) -> str:
-        """The name of the file."""
+        """The file name of the wheel."""
         path = self.place if self.is_path else unquote(urlsplit(self.place).path)
         return path.rpartition("/")[2]
 
@@ -49,7 +49,7 @@ class WheelAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GitAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of a git repository at `rev`: a branch, a tag or a commit; "" for its default."""
+    """A folder of a git repository at `rev`: a branch, a tag, a commit, or "" for the default."""
 
     url: str
     rev: str = ""

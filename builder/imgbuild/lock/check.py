@@ -1,6 +1,6 @@
-"""Validates a lock's values beyond their types: paths, labels, users (separate: only checks).
+"""Validates a lock's values beyond their types: paths, labels, users.
 
-A lock may be untrusted, and its texts are used in scripts, mounts and the user's matrix.
+A lock may be untrusted, and its strings are used in scripts, mounts and the user's matrix.
 """
 
 from __future__ import annotations

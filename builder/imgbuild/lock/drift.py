@@ -1,4 +1,4 @@
-"""Differences between the matrix and a lock, one line per key (separate: only messages)."""
+"""Describes differences between the matrix and a lock, one line per key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEFORE = 20  # of them before the first difference, where a value is cut
 
 
 def lines(field: str, expected: object, locked: object) -> list[str]:
-    """Each key of `field` whose value in the matrix, `expected`, differs from the `locked` one."""
+    """The keys of `field` whose `expected` value, in the matrix, differs from the `locked` one."""
     differences = list(_differences(field, codec.to_builtins(expected), codec.to_builtins(locked)))
     if len(differences) <= LINES:
         return differences

@@ -1,6 +1,6 @@
-"""The lock of an extension: the published target, unchanged, and the additions of a row.
+"""Makes the lock of an extension: the unchanged published target, and the additions of a row.
 
-Also detects locks that are out of date with the matrix, the published lock or the user's files.
+It also detects locks that are out of date with the matrix, the published lock or the user's files.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _without_kernels(lock: Lock) -> Lock:
 def _extension(
     matrix: Matrix, item: Overlay, name: str, resolutions: Mapping[Arch, Resolution]
 ) -> Lock:
-    """The lock of a row with `extends`: the published one, and the additions."""
+    """The lock of a row with `extends`: the published lock and the additions."""
     row, extended, target = item.row, item.published, matrix.targets[name]
     published_lock = extended.lock
     present = versions_of(published_lock)
@@ -163,8 +163,8 @@ def read_file(folder: Path, source: str) -> bytes:
     """
     path = Path(os.path.realpath(folder / source))
     if is_outside(source) or not path.is_relative_to(os.path.realpath(folder)):
-        message = f"{folder / source} is outside the repository, and cannot be added to an image"
-        raise InputError(message, hint=f"copy it into {folder} and lock again")
+        message = f"{folder / source} is outside the repository, so it cannot be added to an image"
+        raise InputError(message, hint=f"copy the file into {folder} and run `imgbuild lock`")
     try:
         with open(path, "rb", opener=regular) as file:
             return file.read()
@@ -192,7 +192,7 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
 
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
-    """Differences of `lock` from `matrix`, the user's files and published locks."""
+    """The differences of `lock` from `matrix`, the user's files and published locks."""
     row = project_row(matrix, lock.target)
     if row is None:
         return lock_file.stale(lock, matrix)
@@ -225,9 +225,9 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
 
 
 def _project_changes(locked: LockedProject, expected: LockedProject) -> tuple[str, ...]:
-    """Requirements added to and removed from the project's files since it was locked."""
+    """The changes of the project's requirements since the lock was made."""
     before, after = set(locked.requirements), set(expected.requirements)
-    lines = [f"the project requires {line} now" for line in sorted(after - before)]
+    lines = [f"the project now requires {line}" for line in sorted(after - before)]
     lines += [f"the project no longer requires {line}" for line in sorted(before - after)]
     for package in sorted(locked.packages.keys() | expected.packages.keys()):
         old, new = locked.packages.get(package), expected.packages.get(package)
@@ -240,7 +240,7 @@ def _project_changes(locked: LockedProject, expected: LockedProject) -> tuple[st
 
 
 def _with_folders(expected: Lock, locked: Extends) -> Lock:
-    """`expected` with the base folders recorded in `locked`; without constraints, like `locked`."""
+    """`expected` with the base folders in `locked`; without constraints if `locked` has none."""
     if expected.extends is None:
         return expected
     arches = {
@@ -273,7 +273,7 @@ def _other_published(locked: Extends, extended: PublishedTarget) -> list[str]:
 
 
 def _other_files(locked: Extends, expected: Extends | None) -> list[str]:
-    """The added files whose content has changed since they were locked."""
+    """The added files whose content has changed since the lock was made."""
     files = expected.files if expected is not None else {}
     return [
         f"{files[path].file} has changed: its sha256 is {files[path].sha256}, but the lock has"

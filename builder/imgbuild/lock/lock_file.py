@@ -1,4 +1,4 @@
-"""The lock `images/TARGET/lock.json`: every input of an image by file name, size, sha256, index."""
+"""Reads and writes the lock `images/TARGET/lock.json`, which lists every input of an image."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = (
 
 
 def published_part(lock: Lock, arch: Arch) -> Lock:
-    """The values of an extension's published target on `arch` that determine its layers."""
+    """The values of an extension's published target on `arch` that determine the layers."""
     if lock.extends is None:
         return lock
     whole, added = lock.arch[arch], lock.extends.arch[arch]
@@ -90,7 +90,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
 
 
 def requirements(matrix: Matrix, name: str) -> dict[str, str]:
-    """Specifiers of the pins and additional requirements of target `name`, by package."""
+    """The specifiers of pins and additional requirements of target `name`, by package."""
     target = matrix.targets[name]
     beside = {
         **matrix.requires,
@@ -123,7 +123,7 @@ def find_lock(images: Path, target: str) -> Lock | None:
 def read_lock(images: Path, target: str) -> Lock:
     """Read the lock of `target`; LockStale if it is missing or its format differs.
 
-    InputError if it is damaged, or the lock of another target.
+    InputError if it is damaged or belongs to another target.
     """
     path = lock_path(images, target)
     if not path.exists():
@@ -141,8 +141,8 @@ def read_lock(images: Path, target: str) -> Lock:
 def locked_versions(images: Path, target: str) -> dict[Arch, dict[str, str]]:
     """The versions of all Python packages in the lock of `target`, by architecture.
 
-    Empty without a lock. InputError and LockStale as `read_lock`, but nothing else of the lock is
-    decoded and checked, which takes a tenth of the time.
+    Empty without a lock. Raises InputError and LockStale as `read_lock` does, but decodes and
+    checks only the versions, which takes a tenth of the time.
     """
     path = lock_path(images, target)
     if not path.exists():
@@ -163,7 +163,7 @@ def _require_target(lock_target: str, target: str, path: Path) -> None:
     other = Problem(
         file=str(path),
         path="target",
-        message="it is the lock of another target",
+        message="the file is the lock of another target",
         value=lock_target,
         expected=target,
     )  # fmt: skip
@@ -172,14 +172,14 @@ def _require_target(lock_target: str, target: str, path: Path) -> None:
 
 
 def _remedy(images: Path, target: str) -> str:
-    """The remedy for a missing lock; in the catalogue, which is read-only, another target."""
+    """The remedy for a missing lock; in the read-only catalogue, another target."""
     if images != CATALOGUE / "images":
         return f"create it with: imgbuild lock {target}"
     locked = [path.parent.name for path in sorted(images.glob(f"*/{FILE}"))]
     [near] = get_close_matches(target, locked, n=1, cutoff=0)
     return (
-        "the catalogue of imgbuild contains it without a lock; the locked target with the most"
-        f" similar name is {near}. To lock this target, use a clone of imgbuild's repository"
+        f"use the locked target with the most similar name, {near}, or lock this target in a clone "
+        "of imgbuild's repository"
     )
 
 
@@ -216,8 +216,8 @@ def damaged(target: str) -> str:
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     """Differences of `lock` from `matrix`; empty if it is current.
 
-    Nothing is resolved: a lock is current if it has the values of the matrix and its files satisfy
-    it.
+    Nothing is resolved: a lock is current if it has the values of the matrix, and its files satisfy
+    the matrix.
     """
     if lock.target not in matrix.targets:
         return (f"the matrix has no target {lock.target}",)
@@ -232,7 +232,7 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
 def differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
     """The differences of `lock` from `expected`, computed from the matrix with `arches`.
 
-    The text of the image's README is not compared: it changes with the next lock.
+    The text of the image's README is not compared; it changes with the next lock.
     """
     settings = msgspec.structs.replace(expected.settings, readme=lock.settings.readme)
     expected = msgspec.structs.replace(expected, settings=settings)
@@ -279,7 +279,7 @@ def _unsatisfied(expected: Lock, resolution: Resolution) -> list[str]:
 
 
 def _other_python(lock: Lock, base: Base) -> Iterator[str]:
-    """The differences of the locked Python archives from those of the matrix."""
+    """The differences of the locked Python archives from the matrix."""
     standalone = base.standalone if isinstance(base, DebianBase) else None
     sha256 = standalone.sha256 if standalone is not None else {}
     for arch, resolution in lock.arch.items():
@@ -363,7 +363,7 @@ def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
 
 
 class _LockedPackage(msgspec.Struct, frozen=True):
-    """What wheels, and those built from sdists, have in common."""
+    """The fields that wheels from indexes and wheels built from sdists share."""
 
     package: Package
     version: LockedVersion
@@ -385,6 +385,6 @@ class _LockedVersions(msgspec.Struct, frozen=True):
 
 
 class _Versioned(msgspec.Struct, frozen=True):
-    """The version field, which all formats of a lock have."""
+    """The format version, which every lock has."""
 
     format: int

@@ -1,4 +1,4 @@
-"""Creates a complete matrix from locks, with one target for each.
+"""Creates a complete matrix from locks, with one target for each lock.
 
 Indexes and Debian archives are not part of a lock, so callers provide them. Reasons state the
 origin of a value.
@@ -35,7 +35,7 @@ def matrix_of(
     default_index: str,
     mirrors: tuple[str, ...],
 ) -> Matrix:
-    """A matrix of `locks`, by target name; settings of all images are those of the first."""
+    """A matrix of `locks` (by target name), with the image settings of the first."""
     first = next(iter(locks.values()))
     bases: dict[str, Base] = {}
     targets: dict[str, Target] = {}
@@ -70,7 +70,7 @@ def default_index_of(lock: Lock) -> str:
 
 
 def versions_of(lock: Lock) -> dict[str, str]:
-    """The version of every package in `lock`, on all architectures."""
+    """The versions of all packages in `lock`, on all architectures."""
     return {key: version for item in lock.arch.values() for key, version in item.versions.items()}
 
 

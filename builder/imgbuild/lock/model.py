@@ -1,4 +1,4 @@
-"""The values of a lock. Decoding checks their types; `check` has further rules."""
+"""Defines the values of a lock. Decoding checks their types, `check` further rules."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BaseImage = Annotated[
 class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a target's image, with defaults and overrides applied.
 
-    With `user_packages` users can add packages in a container; `readme` is the text of
+    With `user_packages`, users can add packages in a container. `readme` is the text of
     /opt/imgbuild/README. Both may be unset.
     """
 
@@ -96,14 +96,14 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddedFile(LockedFile, frozen=True, kw_only=True):
-    """A file of the user's repository; `file` is its path there, `mode` in octal."""
+    """A file of the user's repository; `file` is its path in the repository, `mode` is octal."""
 
     file: Line
     mode: Mode
 
 
 class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Mode and owner of a folder, `mode` in octal."""
+    """The mode (octal) and owner of a folder."""
 
     mode: Mode
     uid: Id = 0
@@ -125,9 +125,9 @@ class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class Extends(msgspec.Struct, frozen=True, kw_only=True):
     """The published target that a target extends, and the additions.
 
-    `lock` is the sha256 of its lock.json, `digest` its image; `packages` are Debian's.
-    `constraints`: pip's constraints in the image include the added packages. Unset without
-    `user_packages`, without added packages, and in locks that were written before it existed.
+    `lock` is the sha256 of its lock.json, `digest` is the digest of its image, `packages` are
+    Debian packages. `constraints`: pip's constraints in the image include the added packages. It is
+    unset without `user_packages`, without added packages, and in older locks.
     """
 
     target: Name
@@ -159,10 +159,9 @@ class EditablePackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The requirements of a user's project, and the URLs of packages outside of indexes.
 
-    `files` were read, `requirements` are their normalized lines, sorted. `sources` has the URL of
-    each package with one (see `lock.addresses`): of a wheel, or of a folder in a commit of a git
-    repository. `trees` has the git hash of each such folder. `packages` are those of the project
-    itself.
+    `files` were read, `requirements` are their normalized lines, sorted. `sources` maps packages to
+    the URL of a wheel or of a folder in a git commit (see `lock.addresses`). `trees` maps packages
+    to the git hash of such a folder. `packages` are the packages of the project itself.
     """
 
     files: tuple[Line, ...] = ()
@@ -173,7 +172,7 @@ class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All inputs of one target. The plan depends on it alone, the digests also on `layers.json`.
+    """All inputs of one target. The plan depends only on them, the digests also on `layers.json`.
 
     With `extends`, it includes the published target's inputs and the additions. `project` describes
     a user's project, whose files declare the requirements.

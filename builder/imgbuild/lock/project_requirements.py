@@ -1,4 +1,4 @@
-"""The requirements of a row of a project: those of its files, and of the row itself.
+"""Combines the requirements of a project's files with those of a row.
 
 A pin of a lock file takes precedence over ranges of other files; `exclude` and `relax` of the row
 take precedence over both.
@@ -40,10 +40,10 @@ UNKNOWN_VERSION = "0.0.0"  # of a package whose version only its build backend k
 class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
     """The input of the resolver. Requirements are PEP 508 lines, as uv reads them.
 
-    `versions` has the specifier of each requirement without a URL that applies on this Python, from
-    all files; `named` are the directly required packages. `direct` are requirements with a URL.
-    `hashes` are those in files, "sha256:…". `python` are the accepted versions of Python. `places`
-    has the first location of each package.
+    `versions` maps packages to the specifiers of requirements without a URL that apply on this
+    Python, from all files. `named` are the directly required packages, `direct` the requirements
+    with a URL. `hashes` are the hashes in files ("sha256:…"), `python` the accepted versions of
+    Python. `places` has the first location of each package.
     """
 
     lines: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ def editable_packages(
 ) -> dict[str, EditablePackage]:
     """The installable packages of the project; `workdir` is its mount point.
 
-    `described` is dynamic metadata from build backends, by package. With `folder`, the project's,
+    `described` is dynamic metadata from build backends, by package. With the project's `folder`,
     their setup.py is hashed.
     """
     packages = {}
@@ -197,7 +197,7 @@ def _debian(row: Extension, declared: Declared) -> tuple[str, ...]:
 def _overrides(
     overrides: Sequence[DeclaredRequirement], relaxed: Mapping[str, str], excluded: Iterable[str]
 ) -> tuple[str, ...]:
-    """Overrides of METADATA; an excluded package is never required."""
+    """The overrides of METADATA; excluded packages get a requirement that never applies."""
     return _unique(
         (
             *(
@@ -212,7 +212,7 @@ def _overrides(
 def declared_by(row: Extension, folder: Path) -> Declared:
     """The declarations of `row` and its files.
 
-    Files are read again only if one of them has changed.
+    Files are read again only if a file has changed.
     """
     added = [
         DeclaredRequirement(text=str(parse_requirement(line)), place=Place(file=MATRIX))
@@ -250,7 +250,7 @@ def _state(path: Path) -> tuple[int, int, int]:
 
 
 def _line(item: DeclaredRequirement, relaxed: Mapping[str, str]) -> str:
-    """The requirement without its marker, which applies, and with a relaxed version."""
+    """The requirement without its marker, with the relaxed version if there is one."""
     requirement = parse_requirement(item.text)
     requirement.marker = None
     if item.package in relaxed:

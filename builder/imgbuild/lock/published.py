@@ -1,8 +1,8 @@
-"""A user's targets: published ones with added packages, system packages and files.
+"""Builds a user's targets from published ones and added packages, system packages and files.
 
 A `matrix.yaml` with `published:` and the referenced locks yield an `Extended` matrix of complete
-targets: values that a row does not set come from the published lock. All commands work on them as
-on any target.
+targets. Values that a row does not set come from the published lock. All commands work on these
+targets as on any other.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Overlay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extended(Matrix, frozen=True, kw_only=True):
-    """A matrix whose targets extend published ones, each by its overlay."""
+    """A matrix of targets that extend published ones, with their overlays."""
 
     overlays: dict[str, Overlay]
 
@@ -142,13 +142,13 @@ def extensions(path: Path, data: bytes) -> Extensions:
     if document.root is None or not _has(document.root, "published"):
         message = f"{path} extends no published target"
         raise InputError(
-            message, hint="run imgbuild init in another folder to create one that does"
+            message, hint="to create a matrix that does, run `imgbuild init` in another folder"
         )
     return converted(document, Extensions, check_extensions)
 
 
 def planned(path: Path, data: bytes, edit: Callable[[Extensions], Extensions]) -> Extended:
-    """The matrix `data` for `path`, with `edit` applied; nothing is written.
+    """The matrix `data` for `path` with `edit` applied. Writes nothing.
 
     InputError with all its problems.
     """
@@ -156,13 +156,13 @@ def planned(path: Path, data: bytes, edit: Callable[[Extensions], Extensions]) -
 
 
 def overlay(matrix: Matrix, name: str) -> Overlay | None:
-    """The additions of target `name` to a published target; None if it extends none."""
+    """The additions of target `name` to a published target; None without a published target."""
     item = project_row(matrix, name)
     return item if item is not None and item.row.extends is not None else None
 
 
 def project_row(matrix: Matrix, name: str) -> Overlay | None:
-    """The row of target `name` in a matrix of a project, with `extends` or `like`; else None."""
+    """The row of target `name` with `extends` or `like`; None in other matrices."""
     return matrix.overlays.get(name) if isinstance(matrix, Extended) else None
 
 
@@ -175,7 +175,7 @@ def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
 
 
 def shown_targets(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
-    """`selected` for a table; of the published packages, only pinned ones are included."""
+    """`selected` for a table, with only the pinned ones of the published packages."""
     return [
         msgspec.structs.replace(item, target=_named(overlay(matrix, item.name), item.target))
         for item in selected
@@ -225,10 +225,10 @@ def _extended(
 
 def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
     """The published target `name` in `folder`; InputError if the folder has another target."""
-    hint = "copy both files again from the publisher: imgbuild init --refresh"
+    hint = "to copy both files again, run: imgbuild init --refresh"
     for file in (LOCK, DIGESTS_FILE):
         if not (folder / file).is_file():
-            message = f"{folder / file}: no such file, but matrix.yaml extends {name}"
+            message = f"{folder / file}: no such file, although matrix.yaml extends {name}"
             raise InputError(message, hint=hint)
     data = boundary.content(folder / LOCK, codec.LIMIT)
     lock = lock_file.decode_lock(data, str(folder / LOCK), hint=hint, remedy=hint)
@@ -320,12 +320,12 @@ def _check_sources(notes: Notes, path: tuple[str, ...], row: Extension, folder: 
         led = Path(os.path.realpath(folder / file.source))
         if not led.is_relative_to(folder):
             message = f"a symbolic link points to {led}, outside the repository"
-            expected = "a file in the repository; copy it there"
+            expected = "a file in the repository; copy the file into it"
             notes.note((*path, place, "from"), message, value=file.source, expected=expected)
 
 
 def _protected_paths(lock: Lock) -> tuple[str, ...]:
-    """Paths that files and links of a row may not replace, nor a parent folder."""
+    """The paths that files and links of a row, and folders on their paths, may not replace."""
     settings = lock.settings
     image_paths = (
         settings.prefix,
@@ -388,9 +388,9 @@ def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder:
 
 
 def _catalogue(value: Extensions) -> Matrix:
-    """Package settings of the catalogue: indexes, buildable sdists, waivers.
+    """The package settings of the catalogue: indexes, buildable sdists, waivers.
 
-    Only those of targets that `value` extends are included.
+    Only settings of targets that `value` extends are included.
     """
     matrix = load(CATALOGUE / MATRIX)
     copied = {name for name, item in value.published.items() if item.origin == "catalogue"}
@@ -438,7 +438,7 @@ def _requirements_of(required: ProjectRequirements) -> dict[str, Wanted]:
 
 
 def _like(item: Overlay, below: Matrix, of_all: Mapping[str, Wanted]) -> Target:
-    """A target with base and settings of the published one; its packages are resolved.
+    """A target with base and settings of the published one, whose packages are resolved.
 
     `of_all` are the requirements of every image.
     """

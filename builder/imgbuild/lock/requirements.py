@@ -1,4 +1,4 @@
-"""The lock for pip and uv: `images/TARGET/requirements-ARCH.txt`, with hashes."""
+"""Writes the lock for pip and uv: `images/TARGET/requirements-ARCH.txt`, with hashes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def file_name(arch: Arch) -> str:
 
 
 def text(lock: Lock, arch: Arch) -> str:
-    """One pinned requirement with its hash per line, after a header with installation commands.
+    """The text: a header with installation commands, then one pin with its hash per line.
 
     A package built from an sdist has two hashes: of the sdist, and of the wheel in the image.
     """

@@ -1,6 +1,6 @@
-"""Every wheel, deb and base of one target on one architecture.
+"""Defines the wheels, Debian packages and base of one target on one architecture.
 
-Values only: `solve` creates them, `lock` stores them.
+`solve` creates these values, and `lock` stores them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LockedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wheel(LockedFile, frozen=True, kw_only=True):
-    """A wheel and the name of its index, which is "built" for one built from an sdist."""
+    """A wheel and its index; the index of a wheel built from an sdist is "built"."""
 
     file: WheelFile
     package: Package
@@ -87,9 +87,10 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     """All inputs of an image on one architecture, sorted by package.
 
     `base_files` has the text of a registry base's etc/passwd and etc/group, to which the image's
-    user is added. `security` is the date of the security suite of the debs ("2026-11-22"), unset if
-    it was not used. `tools` are the debs in a separate layer above the base. `python` is the
-    archive of a standalone build, unset if the base has an interpreter.
+    user is added. `security` is the date of the security suite of the Debian packages
+    ("2026-11-22"), unset if it was not used. `tools` are the Debian packages in a separate layer
+    above the base. `python` is the archive of a standalone build, unset if the base has an
+    interpreter.
     """
 
     wheels: tuple[Wheel, ...]

@@ -1,6 +1,6 @@
-"""Packages of one project that install the same module: the files of one of them are preferred.
+"""Selects files if several packages of one project install the same module.
 
-pip installs all of them, and the last one overwrites the others.
+pip installs all of them, and the last package overwrites the files of the others.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FAMILIES = {
 
 
 def drops(lock: Lock) -> tuple[Drop, ...]:
-    """The files to omit of the packages of `lock` that another one replaces.
+    """The files to omit from packages of `lock` that another package replaces.
 
-    Files of a published target are preferred: the layers do not change.
+    Files of a published target are preferred, so its layers do not change.
     """
     installed = {name for each in lock.arch.values() for name in each.versions}
     arches = lock.extends.arch.values() if lock.extends is not None else ()

@@ -1,1 +1,1 @@
-"""`matrix.yaml` and the learned constraints as values."""
+"""Reads `matrix.yaml` and the learned constraints as values."""

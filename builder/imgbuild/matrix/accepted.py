@@ -1,4 +1,4 @@
-"""Accepted findings of the audit, and known vulnerabilities accepted until a date."""
+"""Defines accepted findings of the audit and accepted vulnerabilities."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from imgbuild.matrix.fields import Check, Line, Package, Reason
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of these values: keyword-only, unknown keys are errors."""
+    """The base class of these values: keyword-only, unknown keys are errors."""
 
 
 class Waiver(_Strict, frozen=True):
     """A finding of the audit that is accepted for a target, with the reason."""
 
-    check: Annotated[Check, Meta(description="the check that reports it")]
-    package: Annotated[Package, Meta(description="the package of the file")]
+    check: Annotated[Check, Meta(description="the check that reports the finding")]
+    package: Annotated[Package, Meta(description="the package that the finding is about")]
     subject: Annotated[
         Line,
         Meta(
@@ -42,7 +42,8 @@ class AcceptedCve(_Strict, frozen=True):
     ]
     reason: Reason
     expires: Annotated[
-        datetime.date, Meta(description="the last day on which it is accepted: 2027-06-30")
+        datetime.date,
+        Meta(description="the last day on which the vulnerability is accepted: 2027-06-30"),
     ]
     justification: Annotated[
         Literal[

@@ -1,6 +1,6 @@
 """Validates a matrix beyond its types: names that exist, consistent parts.
 
-Targets, also those that extend published ones, are checked in `check_targets`.
+`check_targets` checks targets, including those that extend published ones.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def check_index(notes: Notes, path: Path, index: PackageIndex) -> None:
 
 
 def check_mirrors(notes: Notes, path: Path, addresses: Iterable[str]) -> None:
-    """Note URLs that contain credentials: they would be published with the images."""
+    """Note URLs with credentials, which would be published with the images."""
     for number, url in enumerate(addresses):
         _without_login(notes, (*path, number), url)
 
@@ -136,7 +136,7 @@ def _without_login(notes: Notes, path: Path, url: str) -> bool:
 
 
 def debian_packages(notes: Notes, path: Path, packages: tuple[str, ...], *, example: str) -> None:
-    """Check names of Debian packages; `example` is a valid one for the message."""
+    """Check names of Debian packages; the message shows the valid name `example`."""
     notes.once(path, packages)
     expected = f"a Debian package name, such as {example}"
     for number, package in enumerate(packages):
@@ -156,7 +156,7 @@ def _base(notes: Notes, path: Path, base: Base) -> None:
 
 
 def _standalone(notes: Notes, path: Path, source: StandalonePython) -> None:
-    """Check the release and the URLs of a standalone Python, and that each checksum has one."""
+    """Check the release and URLs of a standalone Python, and that each checksum has a URL."""
     if source.version not in STANDALONE_RELEASES:
         message = f"a standalone Python {source.version} is not supported"
         expected = f"one of {', '.join(STANDALONE_RELEASES)}"
@@ -180,7 +180,7 @@ def _standalone(notes: Notes, path: Path, source: StandalonePython) -> None:
 
 
 def _outside_python(notes: Notes, image: Image) -> None:
-    """Note a folder of the image that overlaps that of the standalone Python."""
+    """Note a folder of the image that overlaps the folder of the standalone Python."""
     for field, folder_path in (
         ("prefix", image.prefix),
         ("workdir", image.workdir),
@@ -219,6 +219,6 @@ def _layers(notes: Notes, layers: Layers, packages: Collection[str]) -> None:
         )
         field = "limit" if notes.place_of(("layers", "limit"), True) else "groups"
         value = limit if field == "limit" else groups
-        expected = f"a limit of at least {least}, or fewer of them"
+        expected = f"a limit of at least {least}, or fewer groups and named packages"
         path, of = ("layers", field), ("layers", "groups")
         notes.note(path, message, value=value, expected=expected, of=of)

@@ -15,7 +15,7 @@ from imgbuild.system.syntax import parse_requirement
 
 
 def check_extensions(notes: Notes, matrix: Extensions) -> None:
-    """Check everything that needs no lock of a published target."""
+    """Check everything that does not need the lock of a published target."""
     if not matrix.published:
         message = "no published target is listed"
         notes.note(("published",), message, expected="at least one published target")
@@ -98,7 +98,7 @@ def _places(notes: Notes, path: Path, row: Extension) -> None:
     for added, file in files.items():
         if added in links:
             message = "a link has the same path"
-            notes.note((*path, "files", added), message, key=True, expected="one of the two")
+            notes.note((*path, "files", added), message, key=True, expected="only one of them")
         _inside(notes, (*path, "files", added, "from"), file.source, "file")
 
 

@@ -98,7 +98,7 @@ def _references(notes: Notes, path: Path, target: Target, matrix: Matrix) -> Non
 
 
 def _user_packages(notes: Notes, path: Path, target: Target, matrix: Matrix) -> None:
-    """Check the needs of `user_packages`: a Python with a known package folder, pip and uv."""
+    """Check what `user_packages` needs: a Python with a known package folder, pip and uv."""
     here: Path = (*path, "user_packages")
     if isinstance(matrix.bases.get(target.base), RegistryBase):
         message = f"the base {target.base} comes from a registry"
@@ -113,7 +113,7 @@ def _architectures(notes: Notes, path: Path, target: Target) -> None:
     for arch in target.exclude:
         if arch in target.arch:
             message = f"{arch} is excluded and also listed in arch"
-            notes.note((*path, "exclude", arch), message, key=True, expected="one of the two")
+            notes.note((*path, "exclude", arch), message, key=True, expected="only one of them")
     check_gpus(notes, (*path, "gpu"), target.gpu)
 
 
@@ -143,7 +143,7 @@ def _versions(notes: Notes, path: Path, row: Target | Extension) -> None:
         if package in row.pins:
             line, _ = notes.place_of((*path, "pins", package), True) or ("?", 0)
             message = f"{package} is pinned in line {line} and required here"
-            notes.note(here, message, key=True, expected="one of the two")
+            notes.note(here, message, key=True, expected="only one of them")
         specifier(notes, (*here, "spec"), requirement.spec)
 
 
@@ -229,7 +229,7 @@ def _sampler(notes: Notes, path: Path, target: Target) -> None:
 
 
 def environment(notes: Notes, path: Path, names: Collection[str]) -> None:
-    """Check the names of environment variables; those that imgbuild sets are rejected."""
+    """Check the names of environment variables, and reject those that imgbuild sets."""
     settings.environment(notes, path, names)
     if flashinfer.VARIABLE in names:
         message = "imgbuild sets this variable from the target's mode"
@@ -238,7 +238,7 @@ def environment(notes: Notes, path: Path, names: Collection[str]) -> None:
 
 
 def labels(notes: Notes, path: Path, names: Collection[str]) -> None:
-    """Check the names of labels; those that imgbuild sets are rejected."""
+    """Check the names of labels, and reject those that imgbuild sets."""
     settings.labels(notes, path, names)
     for name in names:
         if name in OWN_LABELS or name.startswith(VERSION_LABEL):

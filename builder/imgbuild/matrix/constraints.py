@@ -1,8 +1,8 @@
-"""Learned constraints: package A in a range of versions works only with certain versions of B.
+"""Reads and merges learned constraints: versions of A work only with certain versions of B.
 
-They are stored for all targets in `images/constraints.yaml`. They yield requirement lines for a
-version of A, and the entries that a package set violates. The file is reviewed like code: one entry
-per line, each with the code location that is its evidence.
+Constraints are stored for all targets in `images/constraints.yaml`. They provide requirement lines
+for a version of A, and the entries that a package set violates. The file is reviewed like code: it
+has one entry per line, with a code location as evidence.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def required(
 ) -> tuple[str, ...]:
     """The requirements to add to `package` at `version` for the other packages in `present`.
 
-    Optional packages are not included: a constraint must not add a package.
+    Missing optional packages are not included, because a constraint must not add a package.
     """
     return tuple(
         dict.fromkeys(
@@ -156,13 +156,13 @@ def _add(entries: list[Constraint], new: Constraint) -> None:
 
 
 def _subject(entry: Constraint) -> tuple[object, ...]:
-    """What an entry is about: two packages, of unused code also the place and the name."""
+    """The subject of an entry: two packages, and for unused code also the place and the name."""
     code = (entry.check, entry.file, entry.name) if entry.unused else ()
     return (entry.package, entry.other, entry.missing, entry.unused, *code)
 
 
 def _implies(entry: Constraint, other: Constraint) -> bool:
-    """Whether `entry` applies to all versions of `other`, and requires at least as much."""
+    """Whether `entry` applies to all versions of `other` and is at least as strict."""
     return within(other.versions, entry.versions) and within(str(entry.spec), str(other.spec))
 
 
@@ -259,7 +259,7 @@ def constraints_path(images: Path) -> Path:
 
 
 def read(images: Path) -> tuple[Constraint, ...]:
-    """Read the entries in `images`, none without a file; InputError with all problems."""
+    """Read the entries in `images`; empty without a file, InputError with all problems."""
     path = constraints_path(images)
     try:
         data = boundary.content(path, codec.LIMIT)
@@ -277,7 +277,7 @@ def loads(data: bytes, file: str) -> tuple[Constraint, ...]:
     from imgbuild.matrix.convert import converted
     from imgbuild.matrix.yaml_nodes import parse
 
-    hint = "restore it from git, or remove these lines; valid entries are learned again"
+    hint = "restore the file from git, or remove these lines; valid entries are learned again"
     return converted(parse(data, file), _File, _check, hint=hint).constraints
 
 

@@ -3,11 +3,11 @@
 msgspec itself stops at the first error and has no line numbers, so this module follows msgspec's
 description of a type.
 
-The expected type determines how a scalar is parsed, not YAML's implicit types: text is used as
-written, so that the version 2.10, 1e3 and the mode off are not changed, quoted or not. Integers are
-decimal digits only, booleans true or false only.
+The expected type, not YAML's implicit types, determines how a scalar is parsed. Strings are used as
+written, quoted or not, so the version 2.10, 1e3 and the mode off do not change. Integers are
+decimal digits, booleans true or false.
 
-An invalid value is replaced by an empty one of the same type, so that the rest can be checked.
+An invalid value is replaced by an empty value of the same type, and the rest is checked.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def converted(
     *,
     hint: str | None = None,
 ) -> T:
-    """Convert `document`; InputError, with `hint`, has all problems and those of `check`."""
+    """Convert `document`; InputError with `hint` and all problems, including those of `check`."""
     notes = Notes(document.file, document.place)
     if document.root is not None:
         reader = _Reader(notes)
@@ -72,7 +72,7 @@ def refusal(
 ) -> InputError:
     """The error with all `problems` of `document`.
 
-    Unknown keys come first, because they can cause others; then in the order of the file.
+    Unknown keys come first, because they can cause other problems; the rest is in file order.
     """
     ordered = sorted(
         problems,
@@ -85,7 +85,7 @@ def refusal(
 
 
 class _Misfit(msgspec.Struct, frozen=True):
-    """Why a scalar does not match its type, and the most similar valid text."""
+    """The reason why a scalar does not match its type, and the most similar valid text."""
 
     message: str
     near: str | None = None
@@ -154,9 +154,9 @@ class _Reader:
     def _corrected(
         self, key: yaml.ScalarNode, child: yaml.Node, field: inspect.Field, path: Path
     ) -> Any:
-        """The value of a misspelt key as that of `field`, to which the key is corrected.
+        """The value of a misspelt key, read as the value of `field`.
 
-        If it is invalid there, dependent values cannot be checked.
+        If it is not valid for the field, dependent values cannot be checked.
         """
         key.value = field.encode_name
         problem_count = len(self.notes.problems)
@@ -261,7 +261,7 @@ class _Reader:
 def _described(
     expected_type: inspect.Type, expected: str | None
 ) -> tuple[inspect.Type, str | None, str]:
-    """A type without its annotations, its description, and why it is required."""
+    """The type without annotations, its description, and the reason why it is required."""
     why = ""
     while isinstance(expected_type, inspect.Metadata):
         expected = (expected_type.extra_json_schema or {}).get("description", expected)

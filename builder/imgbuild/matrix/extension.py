@@ -1,6 +1,6 @@
-"""The `matrix.yaml` of a user's repository: published targets with additions.
+"""Defines the `matrix.yaml` of a user's repository: published targets with additions.
 
-A row contains only its additions; everything else comes from the lock of the published target (see
+A row contains only additions. All other values come from the lock of the published target (see
 `imgbuild.lock.published`). `check_extensions` validates it. The JSON Schema is generated from these
 types.
 """
@@ -40,7 +40,7 @@ from imgbuild.values import Arch
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all matrix values: keyword-only, unknown keys are errors."""
+    """The base class of all matrix values: keyword-only, unknown keys are errors."""
 
 
 class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
@@ -50,21 +50,22 @@ class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
         Line,
         Meta(
             min_length=1,
-            description="folder with its lock.json and digests.json, relative to this file",
+            description="folder with the target's lock.json and digests.json, relative to this"
+            " file",
         ),
     ]
     origin: Annotated[
         Line,
         Meta(
-            description="origin of that folder: a URL, a path, or `catalogue` (included in"
-            " imgbuild); `imgbuild init --refresh` copies it again"
+            description="origin of the folder: a URL, a path, or `catalogue` (included in"
+            " imgbuild); `imgbuild init --refresh` copies the files again"
         ),
     ] = ""
     image: Annotated[
         Line,
         Meta(
-            description="location of its layers: HOST/REPOSITORY, or oci:FOLDER; by default they"
-            " are built from the lock, byte for byte"
+            description="location of the layers: HOST/REPOSITORY, or oci:FOLDER; by default the"
+            " same layers are built from the lock"
         ),
     ] = ""
 
@@ -100,7 +101,7 @@ class Extension(_Strict, frozen=True):
         Name | None,
         Meta(
             description="a target of `published`, whose base, settings and layer rules are used;"
-            " all packages are solved again, its versions preferred"
+            " all packages are solved again, preferably to its versions"
         ),
     ] = None
     requirements: Files = ()
@@ -116,8 +117,8 @@ class Extension(_Strict, frozen=True):
     names: Annotated[
         dict[Line, Package],
         Meta(
-            description="packages of git repositories that the files require by URL alone, keyed by"
-            " that URL without a revision: git+https://…"
+            description="packages of git repositories that the files require by URL without a name,"
+            " by that URL without a revision: git+https://…"
         ),
     ] = {}
     exclude: Annotated[
@@ -135,13 +136,17 @@ class Extension(_Strict, frozen=True):
         ),
     ] = {}
     cuda: Annotated[
-        CudaVersion | None, Meta(description="only with `like`, if different from that target's")
+        CudaVersion | None,
+        Meta(
+            description="only with `like`: the CUDA release, if it differs from the published"
+            " target's"
+        ),
     ] = None
     gpu: Annotated[
         tuple[str, ...],
         Meta(
-            description="only with `like`: compute capabilities that the image is for, if they"
-            ' differ from those of that target: "9.0"'
+            description="only with `like`: compute capabilities of the image, if they differ from"
+            ' those of the published target: "9.0"'
         ),
     ] = ()
     arch: Annotated[
@@ -150,8 +155,8 @@ class Extension(_Strict, frozen=True):
     as_of: Annotated[
         datetime.date | None,
         Meta(
-            description="cut-off for additions: uploaded before this day, 00:00 UTC; by default"
-            " that of the published target"
+            description="cut-off for additions: only files uploaded before this day, 00:00 UTC; by"
+            " default the date of the published target"
         ),
     ] = None
     pins: Annotated[
@@ -174,7 +179,9 @@ class Extension(_Strict, frozen=True):
         Meta(description="indexes of added packages that are not from the default one"),
     ] = {}
     drop: Drops = ()
-    env: Annotated[dict[str, Variable], Meta(description="added and changed variables")] = {}
+    env: Annotated[
+        dict[str, Variable], Meta(description="added and changed environment variables")
+    ] = {}
     labels: Labels = {}
     entrypoint: Annotated[
         tuple[Line, ...] | None, Meta(description="instead of the published target's")

@@ -1,7 +1,7 @@
-"""Types of texts in `matrix.yaml` and in locks: names, versions, paths, reasons.
+"""Defines the types of strings in `matrix.yaml` and in locks: names, versions, paths, reasons.
 
-These patterns are checked whenever a file is read; further checks are in `matrix.settings`. A valid
-text can still contain quotes, `$` or spaces: `render` quotes it for the language of its output.
+The patterns are checked whenever a file is read, and `matrix.settings` has further checks. A valid
+string can still contain quotes, `$` or spaces; `render` quotes it for the output.
 """
 
 from __future__ import annotations

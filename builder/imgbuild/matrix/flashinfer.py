@@ -1,6 +1,7 @@
-"""Settings implied by the FlashInfer mode of a target: requirements, variables, links, drops.
+"""Provides the settings that the FlashInfer mode of a target implies.
 
-Rows need not repeat them. A row's own entry of the same name takes precedence.
+Rows need not repeat these requirements, variables, links and drops. An entry of the same name in a
+row takes precedence.
 
     prebuilt  precompiled kernels, in a wheel of FlashInfer's index for one CUDA and torch release
     jit       kernels compiled at first use by the nvcc wheel of the target's CUDA release; an
@@ -31,7 +32,7 @@ FIRST_WITH_NVCC = 13  # up to CUDA 12 NVIDIA's wheel of that name holds ptxas on
 
 
 def requires(target: Target) -> dict[str, Wanted]:
-    """Requirements of the mode in addition to the target's pins and requirements."""
+    """The requirements of the mode in addition to the target's pins and requirements."""
     if target.flashinfer.mode != "jit":
         return {}
     spec = f"=={target.cuda}.*"
@@ -54,7 +55,7 @@ def contradicted(mode: str, packages: Collection[str]) -> bool:
 
 
 def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]:
-    """Variables that record the mode of an image, and those that the mode requires."""
+    """The variables that the mode requires, and one that records the mode of the image."""
     mode = target.flashinfer.mode
     variables = {
         VARIABLE: Variable(
@@ -104,7 +105,7 @@ def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]
 
 
 def links(target: Target, image: Image, base: Base) -> dict[str, Link]:
-    """Links that make NVIDIA's wheels look like the toolkit that compilers expect."""
+    """The links that make NVIDIA's wheels look like the toolkit that compilers expect."""
     if target.flashinfer.mode != "jit":
         return {}
     root = toolkit(target, image, base)
@@ -121,7 +122,7 @@ def links(target: Target, image: Image, base: Base) -> dict[str, Link]:
 
 
 def drops(target: Target, base: Base) -> tuple[Drop, ...]:
-    """Exclusions of files that would make vLLM detect FlashInfer's kernels."""
+    """The excluded files, which would make vLLM detect FlashInfer's kernels."""
     if target.flashinfer.mode != "off":
         return ()
     return (

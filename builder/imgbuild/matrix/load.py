@@ -1,4 +1,4 @@
-"""Reads `matrix.yaml`; one error reports all problems.
+"""Reads `matrix.yaml`, and reports all problems in one error.
 
 Each problem has file, line, column, the path of the key, the value, the expected form, and the most
 similar valid name.
@@ -29,7 +29,7 @@ def load(path: Path) -> Matrix:
         data = content(path)
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
-        hint = "run imgbuild where matrix.yaml is, or specify it with --matrix"
+        hint = "run imgbuild in the folder of matrix.yaml, or pass the file with --matrix"
         raise InputError(message, hint=hint) from error
     return located(loads(data, str(path)), path.resolve().parent)
 
@@ -61,9 +61,10 @@ class _CompiledMatrix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compiled(path: Path) -> Matrix | None:
-    """The matrix in the JSON file next to `path`; None if it is missing or belongs to another file.
+    """The matrix in the JSON file next to `path`; None if the file is missing or outdated.
 
-    The wheel contains one for the catalogue, written by setup.py: JSON is parsed faster than YAML.
+    The wheel contains such a file for the catalogue, which setup.py writes: JSON is parsed faster
+    than YAML.
     """
     try:
         document = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=_CompiledMatrix)

@@ -1,4 +1,4 @@
-"""The contents of `matrix.yaml` as frozen values; the JSON Schema is generated from them."""
+"""Defines the contents of `matrix.yaml` as frozen values, and thereby the JSON Schema."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from imgbuild.values import CONTROLS, Arch, Bytes, Sha256
 
 
 class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all matrix values: keyword-only, unknown keys are errors."""
+    """The base class of all matrix values: keyword-only, unknown keys are errors."""
 
 
 class PackageIndex(Strict, frozen=True):
-    """An index of wheels. Without a `url`: the default index of uv on this machine."""
+    """An index of wheels; without a `url`, the default index of uv on this machine."""
 
     url: Annotated[
         Line | None,
@@ -46,9 +46,8 @@ class PackageIndex(Strict, frozen=True):
     upload_times: Annotated[
         Literal["index", "none"],
         Meta(
-            description="`index`: PEP 700 or the JSON API of the same server provides upload"
-            " times; `none`:"
-            " no upload times, so the cut-off does not apply to its files"
+            description="`index`: PEP 700 or the JSON API of the same server provides upload times;"
+            " `none`: no upload times, so the cut-off does not apply to files of this index"
         ),
     ] = "index"
     flat: Annotated[
@@ -67,10 +66,10 @@ class Wanted(Strict, frozen=True):
 
 
 class Extra(Wanted, frozen=True, kw_only=True):
-    """A package of a set in `extras`: imported by tutorials, but not required by any wheel."""
+    """A package of a set in `extras`, which tutorials import but no wheel requires."""
 
     source: Annotated[
-        tuple[Source, ...], Meta(min_length=1, description="the code that imports it")
+        tuple[Source, ...], Meta(min_length=1, description="the code that imports the package")
     ]
 
 
@@ -89,7 +88,7 @@ class StandalonePython(Strict, frozen=True, kw_only=True):
         dict[Arch, Sha256],
         Meta(
             description="sha256 of the archives, from their publisher; if missing, the first lock"
-            " records that of the downloaded file"
+            " records the hash of the downloaded file"
         ),
     ] = {}
     releases: Annotated[
@@ -116,8 +115,8 @@ class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
     tools: Annotated[
         tuple[str, ...],
         Meta(
-            description="Debian packages for interactive use: they and their dependencies form a"
-            " separate layer above the wheels, so that the base is shared with other targets"
+            description="Debian packages for interactive use, which form a separate layer above the"
+            " wheels with their dependencies, so that other targets can share the base"
         ),
     ] = ()
     components: Annotated[tuple[Line, ...], Meta(description="parts of the archive")] = ("main",)
@@ -141,13 +140,13 @@ class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
 
     @property
     def python(self) -> str:
-        """The minor release of its Python: "3.12"."""
+        """The minor release of the base's Python: "3.12"."""
         source = self.python_source
         return source.version if isinstance(source, StandalonePython) else source
 
     @property
     def standalone(self) -> StandalonePython | None:
-        """The standalone build of its Python, if it uses one."""
+        """The standalone build of Python, if the base uses one."""
         return self.python_source if isinstance(self.python_source, StandalonePython) else None
 
 
@@ -166,7 +165,9 @@ Base = DebianBase | RegistryBase
 class User(Strict, frozen=True):
     """The user of the image's processes."""
 
-    name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,30}\Z", description="of user and group")]
+    name: Annotated[
+        str, Meta(pattern=r"^[a-z][a-z0-9-]{0,30}\Z", description="name of the user and the group")
+    ]
     uid: Annotated[int, Meta(ge=1, le=65533, description="number of the user")]
     gid: Annotated[int, Meta(ge=1, le=65533, description="number of the group")]
     home: Annotated[str, Meta(pattern=r"^/[^ ]+\Z", description="home folder")]
@@ -211,7 +212,7 @@ class Layers(Strict, frozen=True):
     ]
     named: Annotated[
         tuple[Package, ...],
-        Meta(description="packages with a separate layer, whatever their size; last in order"),
+        Meta(description="packages with a separate layer regardless of size; last in order"),
     ]
     groups: Annotated[
         int,
@@ -230,9 +231,9 @@ class Sdist(Strict, frozen=True):
     """A package that may be built from its sdist into a pure wheel."""
 
     reason: Reason
-    env: Annotated[dict[str, Line], Meta(description="environment variables of its build")] = {}
+    env: Annotated[dict[str, Line], Meta(description="environment variables of the build")] = {}
     requires: Annotated[
-        tuple[Package, ...], Meta(description="packages of the same lock that its build requires")
+        tuple[Package, ...], Meta(description="packages of the same lock that the build requires")
     ] = ()
 
 
@@ -256,10 +257,16 @@ class Drop(Strict, frozen=True):
     reason: Reason
     beside: Annotated[
         Package | None,
-        Meta(description="only if this package, whose files are kept, is also installed"),
+        Meta(
+            description="drop the files only if this package, which has the same files, is also"
+            " installed"
+        ),
     ] = None
     versions: Annotated[
-        Specifier, Meta(description='only these versions of the package: "<4.6"; empty for any')
+        Specifier,
+        Meta(
+            description='versions of the package to which the entry applies: "<4.6"; empty for any'
+        ),
     ] = ""
 
 
@@ -327,8 +334,8 @@ class Target(Strict, frozen=True):
     user_packages: Annotated[
         bool,
         Meta(
-            description="`pip install` and `uv pip install` work for any user of a container, next"
-            " to the packages of the image; also adds /opt/imgbuild/README"
+            description="let any user of a container add packages with `pip install` and `uv pip"
+            " install`; also adds /opt/imgbuild/README"
         ),
     ] = False
     guide: Annotated[
@@ -351,7 +358,8 @@ class Target(Strict, frozen=True):
         str,
         Meta(
             pattern=rf"^([^{CONTROLS}]{{8,}})?\Z",
-            description="why another target replaces it; lists and CI exclude it",
+            description="the reason why another target replaces this one; lists and CI omit a"
+            " retired target",
         ),
     ] = ""
 
@@ -381,9 +389,9 @@ class Matrix(Strict, frozen=True):
     accept_cves: AcceptedCves = ()
 
     def requirements_of(self, target: Target) -> dict[str, Wanted]:
-        """Requirements of `target` by package: of its sets of `extras` and its `requires`.
+        """The requirements of `target` by package, from its sets of `extras` and its `requires`.
 
-        The target's own entry takes precedence, and a pin over both.
+        An entry in `requires` takes precedence over `extras`, and a pin over both.
         """
         required: dict[str, Wanted] = {}
         for name in target.extras:

@@ -1,4 +1,4 @@
-"""Finds the target whose pins are most similar to a request, without reading an index."""
+"""Finds the targets whose pins are most similar to a request, without reading an index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 8  # versions in the description of a target: an extension pins all that
 
 
 class _Score(msgspec.Struct, frozen=True, order=True):
-    """Sort key: satisfied requests, recommendation, few indexes, number of packages."""
+    """The sort key: satisfied requests, recommendation, few indexes, number of packages."""
 
     missed: float
     other: bool  # it is not recommended
@@ -31,9 +31,10 @@ def ranked(
     *,
     excluded: str = "",
 ) -> list[str]:
-    """Targets on `arch`; those that satisfy most of `requests` (package → specifier) come first.
+    """The targets on `arch` that satisfy most of `requests` (package → specifier) first.
 
-    Excludes targets with none of the packages or, without `requests`, of another CUDA release.
+    Targets without any of the packages are excluded; without `requests`, those for another CUDA
+    release.
     """
     scores = sorted(
         _score(name, target, requests, cuda)

@@ -1,6 +1,6 @@
 """Collects problems of a matrix or lock, by the paths of values.
 
-Does not load YAML, which reading a lock does not need.
+This module does not load YAML, which reading a lock does not need.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Notes:
     """The problems of a file.
 
     `place_of` returns line and column of the value at a path or, with True, of its key. `refused`
-    are the paths of values that do not match their types. They are already reported, so no further
-    problems are recorded for them and values below them; `()` is the whole file.
+    are the paths of values that do not match their types; `()` is the whole file. These problems
+    are already reported, so no others are recorded for the values and the values below them.
     """
 
     def __init__(self, file: str, place_of: PlaceOf | None = None) -> None:
@@ -44,7 +44,7 @@ class Notes:
     ) -> None:
         """Record a problem with the value at `path`, or with its key.
 
-        A problem that depends on the value at `of` is recorded only if that value matched its type.
+        A problem that depends on the value at `of` is recorded only if this value matches its type.
         """
         if self._refused(path) or self._refused(of):
             return

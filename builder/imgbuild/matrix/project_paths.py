@@ -1,7 +1,7 @@
-"""The paths of a project: `matrix.yaml`, `images/`, `build/`; finds it, or the catalogue.
+"""Finds a project, or the catalogue, and its paths: `matrix.yaml`, `images/`, `build/`.
 
-In a user's project, all files except `matrix.yaml` are in the folder `.imgbuild`, so that Python
-tools do not mistake a folder for a package.
+In a user's project, all files except `matrix.yaml` are in the folder `.imgbuild`, because Python
+tools could mistake a folder for a package.
 
 The catalogue consists of imgbuild's matrix, locks and test records, which are installed with it as
 data. It is used if there is no other matrix, and is never written to.
@@ -24,15 +24,15 @@ UPDATE = ".imgbuild-update"  # in the folder of locks: what `imgbuild update` is
 JOURNAL = "journal.json"  # in it, once it is complete
 CATALOGUE = Path(str(resources.files("imgbuild").joinpath("data", "catalogue")))
 OWN_PROJECT = (
-    "start your own project: imgbuild init --extends TARGET; or work in a clone of the"
-    " repository of imgbuild"
+    "start a project with `imgbuild init --extends TARGET`, or work in a clone of imgbuild's "
+    "repository"
 )
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
     """A folder with a `matrix.yaml`; `writable` is false for the catalogue.
 
-    `staged` is a folder that replaces `folder` for locks that must not take effect yet.
+    `staged` replaces `folder` for locks that must not take effect yet.
     """
 
     matrix: Path
@@ -56,12 +56,12 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work(self) -> Path:
-        """The folder for outputs: that of the matrix; for the catalogue the current folder."""
+        """The folder for outputs: the matrix's folder, or for the catalogue the current folder."""
         return self.root if self.writable else Path.cwd()
 
     @property
     def outputs(self) -> Path:
-        """The folder that has the folder `build`."""
+        """The folder that contains the folder `build`."""
         return _folder(self.work)
 
     def output(self, target: str) -> Path:
@@ -69,7 +69,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         return self.below(f"build/{target}")
 
     def below(self, name: str) -> Path:
-        """The path `name` below the folder for outputs, in its `.imgbuild` if that exists.
+        """The path `name` in the folder for outputs, or in `.imgbuild` of this folder if it exists.
 
         InputError if the path contains a link: a checkout could otherwise redirect a build to
         another folder. Only a path given by the user with `--output` may be reached through links.
@@ -78,7 +78,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def half_updated(self) -> bool:
-        """Whether an update was interrupted while it wrote."""
+        """Whether an update was interrupted while it wrote files."""
         return (self.folder / UPDATE / JOURNAL).exists()
 
     def locked_targets(self) -> tuple[str, ...]:
@@ -110,9 +110,9 @@ def catalogue() -> Project:
 
 
 def find(named: Path | None) -> Project:
-    """The project of the matrix at `named`, else the first one in this folder or its parents.
+    """The project of the matrix at `named`, else the nearest one in this folder and its parents.
 
-    The catalogue if there is none; InputError if `named` does not exist.
+    Returns the catalogue if there is no project; InputError if `named` does not exist.
     """
     if named is not None:
         path = named / MATRIX if named.is_dir() else named
@@ -129,5 +129,5 @@ def find(named: Path | None) -> Project:
             return Project(matrix=path)
         if os.path.lexists(path):
             message = f"{path} is not a file, or is a link to a missing file"
-            raise InputError(message, hint="remove it, or specify another file with --matrix")
+            raise InputError(message, hint="remove it, or pass another file with --matrix")
     return catalogue()

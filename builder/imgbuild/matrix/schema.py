@@ -1,6 +1,7 @@
-"""The JSON Schemas (2020-12) of `matrix.yaml`, generated from the types, for editors.
+"""Generates the JSON Schemas (2020-12) of `matrix.yaml` from the types, for editors.
 
-They describe the structure of a file; `load` checks that names exist and parts are consistent.
+The schemas describe the structure of a file. `load` checks that names exist and parts are
+consistent.
 """
 
 from __future__ import annotations

@@ -29,9 +29,10 @@ def select(
 ) -> list[Selected]:
     """The targets selected by `patterns` (or `everything`), in the order of the matrix.
 
-    Without `arches` all architectures of a target are selected, without `patterns` the only target
-    of a matrix. NothingSelected if a pattern matches nothing. NoSolution if a target selected by
-    its name lacks one of `arches`; one matched by a wildcard is omitted (see `left_out`).
+    Without `arches`, all architectures of a target are selected; without `patterns`, the only
+    target of a matrix. NothingSelected if a pattern matches nothing. NoSolution if a target
+    selected by name lacks one of `arches`; a target matched by a wildcard is omitted (see
+    `left_out`).
     """
     chosen = _names(matrix, patterns, everything=everything)
     selected = []
@@ -54,7 +55,7 @@ def select(
 def left_out(
     matrix: Matrix, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> tuple[str, ...]:
-    """A message, with the reason, for each architecture of a target that `select` omits."""
+    """A message with the reason for each architecture of a target that `select` omits."""
     chosen = _names(matrix, patterns, everything=everything)
     return tuple(
         f"skipping {name} on {arch}: {_why(target, arch)}"
@@ -70,13 +71,13 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
         return set(names)
     if everything:
         message = f"--all cannot be combined with {' '.join(patterns)}"
-        raise InputError(message, hint="omit one of them")
+        raise InputError(message, hint="remove one of them")
     if not patterns and len(names) == 1:
         return set(names)
     if not patterns:
         message = "no target was selected"
         listed = f" ({', '.join(names)})" if len(names) <= LISTED else ""
-        hint = f"specify one{listed}, or pass --all; `imgbuild list` shows them"
+        hint = f"specify a target{listed}, or pass --all; `imgbuild list` shows all targets"
         raise NothingSelected(message, hint=hint)
     chosen: set[str] = set()
     for pattern in patterns:

@@ -32,9 +32,9 @@ def environment(notes: Notes, path: Path, names: Iterable[str]) -> None:
 def environment_first(
     notes: Notes, path: Path, prefix: str, variables: Mapping[str, str], *more: str
 ) -> None:
-    """Check variables that must be consistent with the environment's folder `prefix`, if set.
+    """Check variables that must agree with the environment's folder `prefix`, if they are set.
 
-    `variables` are texts by name; `more` ends the path of a text in the file.
+    `variables` maps names to values; `more` ends the path of a value in the file.
     """
     search, venv = variables.get("PATH"), variables.get("VIRTUAL_ENV")
     if prefix and search is not None and search.split(":")[0] != f"{prefix}/bin":
@@ -67,7 +67,7 @@ def is_outside(source: str) -> bool:
 
 
 def place(notes: Notes, path: Path, text: str) -> None:
-    """Record a path of the image at which an added layer would damage existing files."""
+    """Note a path of the image at which an added layer would damage existing files."""
     for taken in TAKEN:
         if text == taken or text.startswith(f"{taken}/"):
             near = f"/usr{text}" if taken.startswith(("/bin", "/sbin", "/lib")) else None

@@ -1,6 +1,6 @@
-"""`images/updates.json`: versions that were tried and refused, with reasons; rows that were made.
+"""Reads and writes `images/updates.json`: refused versions with reasons, and derived rows.
 
-`imgbuild update` writes it; sites list it.
+`imgbuild update` writes the file, and sites list it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from imgbuild.system.syntax import parse_version
 
 FILE = "updates.json"
 WHAT = "list of updates"
-HINT = "restore it from git, or remove it to try the versions again"
+HINT = "restore the file from git, or remove it to try the versions again"
 
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
 Kind = Literal["solve", "audit"]
@@ -62,7 +62,7 @@ class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     refused: dict[Name, tuple[RefusedVersion, ...]] = {}
 
     def origin(self, name: str) -> str:
-        """The row from which `name` was created, directly or through other rows; else `name`."""
+        """The row from which `name` was created, directly or indirectly; else `name`."""
         passed = {name}
         while (row := self.rows.get(name)) is not None and row.of not in passed:
             name = row.of
@@ -84,12 +84,12 @@ class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return {(item.package, item.version): item for item in self.refused.get(origin, ())}
 
     def refusing(self, origin: str, refusal: RefusedVersion) -> Updates:
-        """A copy with one more refusal, which replaces an older one of the same version."""
+        """A copy with one more refusal, which replaces an older refusal of the same version."""
         items = {**self.of(origin), (refusal.package, refusal.version): refusal}
         return msgspec.structs.replace(self, refused=self._refused(origin, items))
 
     def making(self, name: str, row: DerivedRow, current: Mapping[str, str]) -> Updates:
-        """A copy with one more row, without refusals of versions that the row has passed."""
+        """A copy with one more row, without the refusals of versions older than the row's."""
         origin = self.origin(row.of)
         items = {
             key: item
@@ -102,7 +102,7 @@ class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def _refused(
         self, origin: str, items: Mapping[tuple[str, str], RefusedVersion]
     ) -> dict[str, tuple[RefusedVersion, ...]]:
-        """The refusals of all rows, with `items` as those of `origin`; sorted."""
+        """The refusals of all rows, with `items` as the refusals of `origin`, sorted."""
         ordered = tuple(items[key] for key in sorted(items, key=_key))
         refused = {**self.refused, origin: ordered}
         return {name: each for name, each in sorted(refused.items()) if each}
@@ -114,7 +114,7 @@ def updates_path(images: Path) -> Path:
 
 
 def read(images: Path) -> Updates:
-    """The updates that were tried so far; InputError if the file is damaged or a link."""
+    """Read the updates that were tried; InputError if the file is damaged or a link."""
     path = updates_path(images)
     if not path.exists() and not path.is_symlink():
         return Updates()
@@ -122,7 +122,7 @@ def read(images: Path) -> Updates:
 
 
 def write(images: Path, updates: Updates, below: Path) -> None:
-    """Write the file by an atomic rename; no link between `below` and it is followed."""
+    """Write the file with an atomic rename; no link between `below` and the file is followed."""
     codec.write(updates_path(images), updates, below=below)
 
 

@@ -1,7 +1,7 @@
 """Parses YAML text to a tree of PyYAML nodes with line and column, without building values.
 
-Unneeded and error-prone parts of YAML are rejected: aliases and merge keys (and so alias bombs),
-tags, several documents, duplicate keys, keys that are not text.
+Unneeded and error-prone parts of YAML are rejected: aliases (and thus alias bombs), merge keys,
+tags, several documents, duplicate keys, and keys that are not strings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KINDS = {
 
 
 class YamlDocument(msgspec.Struct, frozen=True):
-    """A file as nodes. `root` is None if it is empty or unreadable.
+    """A file as nodes. `root` is None if the file is empty or unreadable.
 
     `text` is empty if the file is not UTF-8.
     """
@@ -53,7 +53,7 @@ class YamlDocument(msgspec.Struct, frozen=True):
     def place(self, path: ValuePath, key: bool) -> tuple[int, int] | None:
         """Line and column, from 1, of the value at `path`, or of its key; None if it is missing.
 
-        List items have no key: the position is always that of the value.
+        List items have no key, so their position is always the position of the value.
         """
         node, name = self.root, self.root
         for part in path:
@@ -129,7 +129,7 @@ class _Composer(Composer):
     _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
-        """Compose the next node; an alias becomes a null and a problem."""
+        """Compose the next node; an alias becomes null and is recorded as a problem."""
         if self.check_event(yaml.AliasEvent):
             event = self.get_event()
             mark = event.start_mark
@@ -200,10 +200,10 @@ class _Loader(_Composer, yaml.SafeLoader):
 
 
 def _read_by_libyaml(text: str) -> yaml.Node | None:
-    """Parse `text` with libyaml, ten times as fast as Python, to the nodes of `_Loader`.
+    """Parse `text` with libyaml to the nodes of `_Loader`, ten times as fast as in Python.
 
-    None if PyYAML was built without libyaml, if the text has a problem, or if the parsers could
-    differ.
+    Returns None if PyYAML was built without libyaml, if the text has a problem, or if the parsers
+    could differ.
     """
     if not yaml.__with_libyaml__ or UNUSUAL.search(text):
         return None

@@ -1,1 +1,1 @@
-"""The OCI image format: tar, gzip, layers, documents, layouts, unpacking."""
+"""Implements the OCI image format: tar, gzip, layers, documents, layouts, unpacking."""

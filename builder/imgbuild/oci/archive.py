@@ -1,12 +1,12 @@
 """Writes an OCI or Docker archive as one tar stream, for `docker load` and for copying images.
 
-The stream is produced in pieces, without temporary files, and is the same for the same image and
-tag. Formats:
+The stream is produced in pieces, without temporary files, and depends only on image and tag.
+Formats:
 
 - `oci-archive`: the layout itself, with all architectures or one;
 - `docker-archive`: one architecture, for any `docker load` since 1.10 and for `podman load`. It is
-  also an OCI layout, as `docker save` writes since 25, so that an engine that stores OCI documents
-  keeps the digest of the image.
+  also an OCI layout, like the output of `docker save` since 25, by which an engine that stores OCI
+  documents keeps the digest of the image.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def chunks(
     """The archive of `layout` in pieces of at most 1 MiB, except the blobs in `without`.
 
     `arch` None means all architectures. `tag`, NAME or NAME:TAG, is the name of the image in the
-    engine, by default that of the layout. InputError for a `docker-archive` of several
+    engine, by default the name in the layout. InputError for a `docker-archive` of several
     architectures.
     """
     documents, blobs = _contents(layout, arch, form, tag or layout.name)
@@ -76,7 +76,7 @@ def write(
     *,
     reporter: Reporter = SILENT,
 ) -> None:
-    """Write the archive of the layout `folder` to the file `out`, by an atomic rename.
+    """Write the archive of the layout `folder` to the file `out`, with an atomic rename.
 
     InputError if `form` is unknown or `out` cannot be written.
     """
@@ -115,7 +115,7 @@ def full_reference(tag: str) -> str:
 def _contents(
     layout: Layout, arch: Arch | None, form: Format, tag: str
 ) -> tuple[dict[str, bytes], dict[Digest, Bytes]]:
-    """The documents at the top of the archive (name → content), and the sizes of its blobs."""
+    """The documents at the top of the archive (name → content), and the sizes of the blobs."""
     chosen = dict(layout.images) if arch is None else {arch: layout.image(arch)}
     if form == "docker-archive" and len(chosen) > 1:
         message = f"a docker-archive has one architecture; {layout.path} has {', '.join(chosen)}"

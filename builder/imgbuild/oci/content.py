@@ -1,4 +1,4 @@
-"""Reads the contents of members in pieces of at most 1 MiB; checks their sizes and CRCs."""
+"""Reads the contents of members in pieces of at most 1 MiB, and checks sizes and CRCs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Files:
         self._open.clear()
 
     def read(self, path: Path, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes at `offset`; IntegrityError if they cannot be read."""
+        """Read exactly `length` bytes at `offset`; IntegrityError if they cannot be read."""
         try:
             data = os.pread(self._descriptor(path), length, offset)
         except OSError as error:
@@ -46,7 +46,7 @@ class Files:
         return data
 
     def chunks(self, part: Slice) -> Iterator[bytes]:
-        """The bytes of `part` in the file, not inflated, in pieces of `CHUNK`."""
+        """The bytes of `part` in the file, without inflating them, in pieces of `CHUNK`."""
         for start in range(0, part.length, CHUNK):
             yield self.read(part.path, part.offset + start, min(CHUNK, part.length - start))
 
@@ -60,7 +60,7 @@ class Files:
 
 
 class Checker:
-    """Checks size and CRC of content that is read; IntegrityError if they differ."""
+    """Checks size and CRC of content while it is read; IntegrityError if they differ."""
 
     def __init__(self, where: str, size: int, crc: int) -> None:
         self._where = where
@@ -100,7 +100,7 @@ class Inflater:
         """Inflate the next `data` of the stream, in pieces of at most `CHUNK`."""
         while True:
             if self._stream.eof:
-                message = f"{self._where}: its deflate stream ends before its compressed length"
+                message = f"{self._where}: the deflate stream ends before its compressed length"
                 raise IntegrityError(message, hint=REMEDY)
             try:
                 piece = self._stream.decompress(data, CHUNK)
@@ -120,16 +120,16 @@ class Inflater:
     def finish(self) -> None:
         """Check the stream at the end of its compressed length."""
         if not self._stream.eof:
-            message = f"{self._where}: its deflate stream continues after its compressed length"
+            message = f"{self._where}: the deflate stream continues after its compressed length"
             raise IntegrityError(message, hint=REMEDY)
         if self._stream.unused_data:
-            message = f"{self._where}: its deflate stream ends before its compressed length"
+            message = f"{self._where}: the deflate stream ends before its compressed length"
             raise IntegrityError(message, hint=REMEDY)
         self._checker.finish()
 
 
 def pieces(content: bytes | Slice, size: int, where: str, files: Files) -> Iterator[bytes]:
-    """The content, inflated if it is a deflate stream, and checked against its size and CRC.
+    """The content, inflated if necessary, and checked against its size and CRC.
 
     `where` names the member in errors (IntegrityError).
     """

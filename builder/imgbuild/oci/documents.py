@@ -1,4 +1,4 @@
-"""OCI documents (image-spec 1.1): index, manifest, configuration, media types, platforms."""
+"""Reads and writes OCI documents (image-spec 1.1): index, manifest, configuration."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ class Document(msgspec.Struct, frozen=True):
 
     @property
     def descriptor(self) -> Descriptor:
-        """Its descriptor, without a platform."""
+        """The descriptor of the document, without a platform."""
         return descriptor(self.media_type, self.data)
 
 
 class _Shape(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields that distinguish an index from an image."""
+    """The fields by which an index and an image differ."""
 
     media_type: str = ""
     manifests: msgspec.Raw = msgspec.Raw()
@@ -93,7 +93,9 @@ def stated_type(data: bytes, name: object) -> str:
         return ""
     if shape.manifests and shape.layers:
         message = f"{name} is both an index and an image"
-        raise IntegrityError(message, hint="do not use it, because its meaning is ambiguous")
+        raise IntegrityError(
+            message, hint="do not use this image, because its meaning is ambiguous"
+        )
     return shape.media_type
 
 
@@ -117,7 +119,7 @@ class RootFs(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """How a layer was created, as text; an `empty_layer` has no entry among the layers."""
+    """A description of the creation of a layer; an `empty_layer` has no entry in the layers."""
 
     created_by: str = ""
     empty_layer: bool = False
@@ -141,7 +143,7 @@ class Configuration(msgspec.Struct, frozen=True):
 
     @property
     def fault(self) -> str | None:
-        """The setting with which no process can start: a NUL, or a variable without a value."""
+        """A setting with which no process can start: a NUL, or a variable without a value."""
         settings = self.config or {}
         for key in ("Env", "Entrypoint", "Cmd", "WorkingDir", "User"):
             value = settings.get(key)
@@ -162,8 +164,8 @@ def manifest(
 ) -> bytes:
     """The manifest of `config` and `layers`, bottom first.
 
-    `media_types`, by digest, are those of layers that are not a gzipped tar; the layers of a
-    registry base can be.
+    `media_types` maps digests to the types of layers that are not a gzipped tar, which a registry
+    base can have.
     """
     types = media_types or {}
     listed = [
@@ -183,7 +185,7 @@ def manifest_of(
     subject: Descriptor | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> bytes:
-    """A manifest of image-spec 1.1: of an image, or of an artifact that refers to `subject`."""
+    """A manifest (image-spec 1.1) of an image, or of an artifact that refers to `subject`."""
     document: dict[str, object] = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,

@@ -1,4 +1,4 @@
-"""Reads images: their documents, each checked against its digest, and their layers.
+"""Reads the documents of images, checked against their digests, and the layers.
 
 An `ImageSource` is the location of an image. This module supports folders and archives of an OCI
 layout, and the output of `docker save`; `registry.image` supports registries. Nothing is unpacked.
@@ -49,7 +49,7 @@ class ImageSource(Protocol):
         """The top document of the image: an index, or its only manifest."""
 
     def document(self, descriptor: Descriptor) -> bytes:
-        """A small document; IntegrityError if its digest differs."""
+        """Read a small document; IntegrityError if its digest differs."""
 
     def size(self, layer: Descriptor) -> int | None:
         """The size of a layer in bytes; None if it is missing."""
@@ -57,7 +57,7 @@ class ImageSource(Protocol):
     def read(
         self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
     ) -> None:
-        """Read a whole layer; IntegrityError if its digest, or that of its tar, differs."""
+        """Read a whole layer; IntegrityError if its digest or the digest of its tar differs."""
 
 
 class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ def manifests(source: ImageSource) -> tuple[Descriptor, ...]:
 
 
 def _refuse_ambiguous(entries: Sequence[Descriptor], source: ImageSource) -> None:
-    """Raise IntegrityError if two entries of an index have the same platform: engines differ."""
+    """Raise IntegrityError if two entries of an index have one platform: engines would differ."""
     by_platform: dict[tuple[tuple[str, str], ...], Descriptor] = {}
     for entry in entries:
         if not entry.platform or entry.platform.get("os") == NO_PLATFORM:
@@ -135,7 +135,7 @@ def manifest(source: ImageSource, descriptor: Descriptor) -> Manifest:
 
 
 def by_arch(images: Iterable[PlatformImage], name: object) -> dict[Arch, PlatformImage]:
-    """The images of the index `name` by architecture; InputError for two of the same one."""
+    """The images of the index `name` by architecture; InputError if two have the same one."""
     result: dict[Arch, PlatformImage] = {}
     for each in images:
         if each.arch in result:
@@ -156,10 +156,9 @@ def _document(source: ImageSource, descriptor: Descriptor) -> bytes:
 
 
 def _typed(source: ImageSource, descriptor: Descriptor, types: tuple[str, ...], what: str) -> bytes:
-    """The document of `descriptor`, of one of `types`; `what` is their name for errors.
+    """The document of `descriptor`, which has one of `types`; `what` is their name for errors.
 
-    InputError if it is of another type, IntegrityError if its type differs from that of the
-    descriptor.
+    InputError if it has another type, IntegrityError if its type differs from the descriptor's.
     """
     data = _document(source, descriptor)
     stated = documents.stated_type(data, descriptor.digest)
@@ -201,7 +200,7 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
 def image_configuration(
     source: ImageSource, descriptor: Descriptor, manifest: Manifest
 ) -> tuple[bytes, Configuration]:
-    """The configuration of `manifest`: its bytes, and as a value.
+    """The bytes and the value of the configuration of `manifest`.
 
     Errors as for `platform_image`, but for any architecture.
     """
@@ -233,7 +232,7 @@ def image_configuration(
 
 
 def _diff_ids(configuration: Configuration, layers: int, name: str) -> tuple[Digest, ...]:
-    """The diff ids of an image with this number of layers."""
+    """The diff ids of an image with `layers` layers."""
     diff_ids = configuration.rootfs.diff_ids
     if len(diff_ids) != layers:
         message = f"{name}: {layers} layers, but {len(diff_ids)} diff IDs in its configuration"
@@ -242,7 +241,7 @@ def _diff_ids(configuration: Configuration, layers: int, name: str) -> tuple[Dig
 
 
 class ImageSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on one architecture. `digest` is its manifest's, or the configuration's."""
+    """An image on one architecture. `digest` is the digest of the manifest or configuration."""
 
     path: Path
     digest: Digest
@@ -276,7 +275,7 @@ def _chosen(path: Path, summaries: list[ImageSummary], arch: Arch | None) -> Ima
         ]
         if not fitting:
             message = f"{path} has no image for {arch}"
-            raise InputError(message, hint=f"it has {_arches(summaries)}")
+            raise InputError(message, hint=f"the image has {_arches(summaries)}")
         summaries = fitting
     if len(summaries) != 1:
         message = f"{path} has {len(summaries)} images: {_arches(summaries)}"
@@ -322,7 +321,7 @@ def _layers(blobs: Iterable[Blob], diff_ids: Iterable[Digest]) -> tuple[LayerFil
 
 
 def _listed(holder: ImageStorage, arch: Arch | None) -> ImageSummary:
-    """The image in an archive of an older `docker save`, without digests as file names."""
+    """The image in an archive of an older `docker save`, whose file names are not digests."""
     if not holder.has(LISTING):
         message = f"{holder.path} is not an image: it has neither {INDEX_FILE} nor {LISTING}"
         raise InputError(message, hint=HINT)

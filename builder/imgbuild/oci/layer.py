@@ -8,7 +8,7 @@ gzip allows several members in one file, so the blob consists of runs:
 - a *packed* run: headers and contents of members with `pack`, compressed by libdeflate in pieces
   of a fixed size.
 
-The runs depend on the members alone. A change of the bytes requires new format numbers in
+The runs depend only on the members. A change of the bytes requires new format numbers in
 `plan/plan.py`.
 """
 
@@ -53,12 +53,12 @@ def write_layer(
     diff_id: str | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> LayerRecord:
-    """Write the layer of `members`, in any order, to `sink` (None: compute its digests only).
+    """Write the layer of `members`, in any order, to `sink` (None: only compute digests).
 
     Missing parent folders are added (0755, root); members are sorted by the bytes of their path. A
-    given `diff_id` is trusted, and spliced contents are copied without inflating them; without it
-    they are inflated and checked. `advance` is called with the size of each piece of the blob.
-    IntegrityError for conflicting paths and for contents with a wrong size or CRC.
+    given `diff_id` is trusted, and spliced contents are copied without inflating them. Without a
+    `diff_id`, they are inflated and checked. `advance` is called with the size of each piece of the
+    blob. IntegrityError for conflicting paths and for contents with a wrong size or CRC.
     """
     with Files() as files:
         blob = _Blob(sink, hashing=diff_id is None, advance=advance)
@@ -99,7 +99,9 @@ def _ordered(members: Iterable[Member]) -> list[Member]:
     for member in members:
         if member.path in by_path:
             message = f"{member.path} appears twice in the layer"
-            raise IntegrityError(message, hint="exclude it from one of the packages, with `drop`")
+            raise IntegrityError(
+                message, hint="exclude the file from one of the packages, with `drop`"
+            )
         by_path[member.path] = member
     for path in list(by_path):
         parent = path.rpartition("/")[0]
@@ -109,7 +111,7 @@ def _ordered(members: Iterable[Member]) -> list[Member]:
                 by_path[parent] = Member(path=parent, kind=MemberKind.FOLDER, mode=0o755)
             elif there.kind is not MemberKind.FOLDER:
                 message = f"{parent} is a {there.kind}, but {path} needs a folder of this name"
-                raise IntegrityError(message, hint="exclude one of the two, with `drop`")
+                raise IntegrityError(message, hint="exclude one of these paths, with `drop`")
             else:
                 break
             parent = parent.rpartition("/")[0]
@@ -129,7 +131,7 @@ def _check_links(ordered: list[Member]) -> None:
 
 
 class _Blob:
-    """The gzip file being written, with its hash and that of the tar in it."""
+    """A gzip file that is being written, with its hash and the hash of its tar."""
 
     def __init__(
         self, sink: BinaryIO | None, *, hashing: bool, advance: Callable[[int], None]
@@ -165,7 +167,7 @@ class _Blob:
             self._store(final=False)
 
     def splice(self, content: Slice, member: Member, files: Files) -> None:
-        """Add a deflate stream as a gzip member; it is inflated only if the tar is hashed."""
+        """Add a deflate stream as a gzip member, inflated only if the tar is hashed."""
         self._end_run()
         self._write(GZIP_HEADER)
         if self._tar_hash is None:
@@ -231,7 +233,7 @@ class _Blob:
         self._run.clear()
 
     def _pack(self, data: bytearray) -> None:
-        """Write one gzip member with all of `data`."""
+        """Write `data` as one gzip member."""
         self._write(GZIP_HEADER)
         self._write(deflate.deflate_compress(bytes(data), PACK_LEVEL))
         self._write(struct.pack("<II", isal_zlib.crc32(data), len(data)))

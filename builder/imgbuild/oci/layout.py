@@ -1,8 +1,8 @@
-"""OCI image layouts on disk: writes, reads and checks folders with one image.
+"""Writes, reads and checks OCI image layouts, folders with one image.
 
 skopeo, podman, umoci and containerd can read them. `index.json` is written last, by an atomic
-rename, and blobs that it no longer refers to are removed after that. A killed process thus leaves
-either the old image or the new one.
+rename, and blobs to which it no longer refers are then removed. A killed process thus leaves either
+the old image or the new one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MARKER_TEXT = b'{"imageLayoutVersion":"1.0.0"}'
 MARKER_LIMIT = 4096  # bytes; a marker has about thirty
 REF_NAME = "org.opencontainers.image.ref.name"
 TEMPORARY = ".tmp-"
-REMEDY = "build it again"
+REMEDY = "build the image again"
 # Blobs, and temporary names of `_place_file` and `OpenFolder.write`.
 _REMOVABLE = re.compile(
     rf"[0-9a-f]{{64}}|{re.escape(TEMPORARY)}[0-9a-f]{{32}}|\.[0-9a-f]{{64}}\..+\.tmp"
@@ -80,7 +80,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def require_intact(self, digest: Digest) -> None:
-        """IntegrityError if a blob has another digest; see `system.known_hashes`."""
+        """Raise IntegrityError if a blob has another digest (see `system.known_hashes`)."""
         path, fault = self.blob(digest), ""
         try:
             if not known_hashes.of_user().matches(path, digest.removeprefix("sha256:")):
@@ -155,7 +155,7 @@ def keep(
 def refuse_others(out: Path, name: str) -> None:
     """Raise InputError if writing the image `name` to the layout `out` would delete another image.
 
-    An image of the same name is an older version, which is replaced; so is an unreadable index.
+    An image of the same name is an older version, which is replaced, as is an unreadable index.
     """
     try:
         entries = codec.read(out / INDEX_FILE, Index).manifests
@@ -169,7 +169,7 @@ def refuse_others(out: Path, name: str) -> None:
         message = (
             f"{out} contains images other than {name}: {others or f'{len(names)} of that name'}"
         )
-        hint = "choose another folder with --output, or remove this one"
+        hint = "choose another folder with --output, or remove this folder"
         raise InputError(message, hint=hint)
 
 
@@ -219,7 +219,7 @@ def _check_marker(path: Path) -> None:
 
 
 def check(out: Path, digest: Digest, reporter: Reporter = SILENT) -> bool:
-    """Whether `out` has the complete image `digest`; layers with a stored hash are not read.
+    """Whether `out` has the complete image `digest`. Layers with a stored hash are not read.
 
     A damaged layer is reported as a warning.
     """
@@ -237,9 +237,9 @@ def check(out: Path, digest: Digest, reporter: Reporter = SILENT) -> bool:
 
 
 def intact(out: Path, layer: Descriptor) -> bool:
-    """Whether `out` has the blob of `layer` with its digest; see `system.known_hashes`.
+    """Whether `out` has the blob of `layer` with its digest (see `system.known_hashes`).
 
-    False if another user owns it, who could change it later.
+    False if another user, who could change it later, owns the blob.
     """
     try:
         with open(blob(out, layer.digest), "rb", opener=regular) as file:
@@ -260,7 +260,7 @@ def _exclusive(out: Path, name: str) -> Iterator[OpenFolder]:
     existed = out.is_dir()
     if existed and not (out / MARKER).exists() and any(out.iterdir()):
         message = f"{out} is not empty and not an OCI layout"
-        raise InputError(message, hint="choose another folder with --output, or empty this one")
+        raise InputError(message, hint="choose another folder with --output, or empty this folder")
     with contextlib.ExitStack() as stack:
         folder, lock = _lock(out)
         stack.enter_context(folder)
@@ -319,7 +319,7 @@ def _place_file(
     size = source.stat().st_size
     if size != layer.size:
         message = f"{source} has {size} bytes (expected {layer.size}, from the manifest)"
-        raise IntegrityError(message, hint="remove that file and build again")
+        raise IntegrityError(message, hint="remove the file and build the image again")
     present = blobs.require_file(name)
     origin = source.stat()
     if present is not None and is_private(present):
@@ -341,7 +341,7 @@ def _named(out: Path) -> frozenset[Digest]:
 
 
 def _sweep(folder: OpenFolder, used: frozenset[Digest]) -> None:
-    """Remove blobs that are not in `used`: of an older image, or leftovers of killed processes.
+    """Remove blobs that are not in `used`, of an older image or of killed processes.
 
     Other files, which imgbuild has not created, are kept.
     """
@@ -353,7 +353,7 @@ def _sweep(folder: OpenFolder, used: frozenset[Digest]) -> None:
 
 
 def has(out: Path, digest: Digest, size: int) -> bool:
-    """Whether `out` has a blob with this digest in its name and this size; it is not hashed."""
+    """Whether `out` has a blob with this digest and size. The blob is not hashed."""
     try:
         return blob(out, digest).stat().st_size == size
     except OSError:

@@ -1,9 +1,9 @@
-"""The merged file system of layers in memory: metadata of every path, without contents.
+"""Merges the file systems of layers in memory: the metadata of every path, without contents.
 
-A tree of nodes has the comparable attributes: type, mode, owner, link target, extended attributes,
-sha256 of content; and the layer and member of each node. Layers are read as streams, or by their
-headers alone. Whiteouts, hard links and links in the middle of a path are followed as in `unpack`.
-Memory is some hundred bytes per path; nothing is written.
+Nodes of a tree have the attributes that can be compared (type, mode, owner, link target, extended
+attributes, sha256 of the content), and their layer and member. Layers are read as streams, or only
+by their headers. Whiteouts, hard links and links in the middle of a path are followed as in
+`unpack`. A path takes some hundred bytes of memory, and no file is written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NODE_LIMIT = 1 << 21
 
 
 class Node:
-    """One file, folder or link. A file with several names is one node under each of them."""
+    """One file, folder or link. A file with several names is one node under all its names."""
 
     __slots__ = (
         "attributes", "children", "device", "digest", "gid", "kind",
@@ -80,8 +80,8 @@ class Merged:
     ) -> None:
         """Apply the members of one layer.
 
-        `advance` is called with the bytes of content read. `also` gets the path of each file
-        ("/etc/passwd") and returns a function that is called with its content, or None.
+        `advance` is called with the number of content bytes read. `also` gets the path of each file
+        ("/etc/passwd") and returns None or a function that is called with the content.
         """
         self._begin()
         for entry in reader:
@@ -91,7 +91,7 @@ class Merged:
                 _feed(node, reader, advance, also(f"/{path}"))
 
     def add_headers(self, entries: Iterable[Entry]) -> None:
-        """Apply only the headers of one layer's members: no node gets a digest."""
+        """Apply only the headers of one layer's members, without digests."""
         self._begin()
         for entry in entries:
             self._apply(entry)
@@ -177,7 +177,7 @@ class Merged:
         children[sys.intern(name)] = node
 
     def _names(self, parts: tuple[str, ...]) -> list[str]:
-        """The names in the folder at `parts`; none if there is none."""
+        """The names in the folder at `parts`; empty if there is no folder."""
         folder = self._walk(parts, make=False)
         return list(folder[-1].children or ()) if folder else []
 
@@ -189,7 +189,7 @@ class Merged:
                 self._hide(below, name)
 
     def _hide(self, siblings: dict[str, Node], name: str) -> None:
-        """Remove entries of lower layers under `name`; those of this layer are kept."""
+        """Remove entries of lower layers under `name`, and keep entries of this layer."""
         node = siblings[name]
         for child in list(node.children or ()):
             self._hide(node.children or {}, child)
@@ -243,7 +243,7 @@ class Merged:
 
 
 def shown_path(text: str) -> str:
-    """A path as valid text: bytes that are not UTF-8 are escaped."""
+    """A path as valid text, in which bytes that are not UTF-8 are escaped."""
     return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 

@@ -35,7 +35,7 @@ ID_LIMIT = (1 << 32) - 1  # the last one means "no user" to the kernel
 DEVICE_LIMIT = 1 << 20
 LENGTH_DIGITS = 7  # of a PAX record, which is not longer than HEADER_LIMIT
 XATTR = "SCHILY.xattr."
-REMEDY = "the layer is damaged; run `imgbuild cache verify`, then build or pull again"
+REMEDY = "the layer is damaged; run `imgbuild cache verify`, then build or pull the image again"
 TIME_LIMIT = 1 << 33  # seconds: the range of every file system
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # isal's type stub declares its error class as an instance.
@@ -49,7 +49,7 @@ Parts = tuple[str, ...]
 class LayerFile(msgspec.Struct, frozen=True, kw_only=True):
     """A layer on disk: its file, or a `part` (offset, length) of an archive.
 
-    `diff_id` is the digest of its tar that the image's configuration names.
+    `diff_id` is the digest of the tar according to the image's configuration.
     """
 
     path: Path
@@ -75,8 +75,8 @@ class Entry(msgspec.Struct, frozen=True):
 def hidden_by(parts: Parts, names: Callable[[Parts], Iterable[str]]) -> list[Parts] | None:
     """The paths of lower layers hidden by the member at `parts`; None if it is not a whiteout.
 
-    IntegrityError if one would be outside of the image. `names` returns the names in a folder, for
-    an opaque whiteout.
+    IntegrityError if a path would be outside of the image. `names` returns the names in a folder,
+    for an opaque whiteout.
     """
     if not parts or not parts[-1].startswith(WHITEOUT):
         return None
@@ -93,7 +93,7 @@ def hidden_by(parts: Parts, names: Callable[[Parts], Iterable[str]]) -> list[Par
 
 
 class Reader:
-    """The members of one tar stream: ustar, GNU and PAX headers; sparse files are refused."""
+    """The members of a tar stream with ustar, GNU and PAX headers; rejects sparse files."""
 
     def __init__(self, stream: BinaryIO, label: str, *, hint: str = REMEDY) -> None:
         self._stream = stream
@@ -209,7 +209,7 @@ class Reader:
         return text
 
     def _records(self, data: bytes) -> dict[str, str]:
-        """PAX records, each LENGTH, a space, KEY=VALUE and a line feed."""
+        """Parse PAX records: LENGTH, a space, KEY=VALUE and a line feed."""
         records = {}
         while data:
             digits, _, _ = data.partition(b" ")
@@ -247,8 +247,8 @@ def decompressed(
 ) -> Iterator[BinaryIO]:
     """The content of a file, inflated if it is a gzip.
 
-    `part` is the offset and length to be read; `advance` is called with the number of bytes after
-    each read from the file. InputError if it is compressed with zstd.
+    `part` is the offset and length to read. `advance` is called with the number of bytes after each
+    read from the file. InputError if it is compressed with zstd.
     """
     with contextlib.ExitStack() as opened:
         raw = opened.enter_context(io.FileIO(path, opener=regular))
@@ -270,8 +270,8 @@ def inflated(
 ) -> Iterator[BinaryIO]:
     """The tar in a layer file, inflated and hashed by a separate thread.
 
-    `advance` and errors as for `decompressed`; IntegrityError, at the end, if the digest of the tar
-    is not `layer.diff_id`.
+    `advance` and errors are as for `decompressed`. IntegrityError, at the end, if the digest of the
+    tar is not `layer.diff_id`.
     """
     with contextlib.ExitStack() as opened:
         plain = opened.enter_context(decompressed(layer.path, layer.part, advance))
@@ -302,7 +302,7 @@ def check(
 
 
 class _ReadAhead(io.RawIOBase):
-    """The bytes of `stream`, read and hashed by a thread that is up to two pieces ahead."""
+    """Reads and hashes the bytes of `stream` in a thread, up to two pieces ahead."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
@@ -317,7 +317,7 @@ class _ReadAhead(io.RawIOBase):
 
     @property
     def digest(self) -> Digest:
-        """The digest of all bytes, after they were read."""
+        """The digest of all bytes, available at the end."""
         return f"sha256:{self._hash.hexdigest()}"
 
     def _read(self) -> None:

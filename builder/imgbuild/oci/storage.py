@@ -1,4 +1,4 @@
-"""Folders and archives that contain an image: an OCI layout, or the output of `docker save`."""
+"""Reads folders and archives with an image: an OCI layout, or the output of `docker save`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ class ImageStorage:
         """The content of the small file `name`."""
         blob = self.place(name)
         if blob.size > DOCUMENT_LIMIT:
-            message = f"{self.path}: {name} has {blob.size} bytes, too many for a document"
+            message = (
+                f"{self.path}: {name} has {blob.size} bytes, which is too large for a document"
+            )
             raise IntegrityError(message, hint=HINT)
         try:
             with blob.path.open("rb") as file:

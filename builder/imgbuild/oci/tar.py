@@ -1,4 +1,4 @@
-"""Tar headers and members of a layer: modes, times, owners, PAX records; reproducible bytes.
+"""Writes the tar headers of a layer's members, reproducibly.
 
 The format is ustar, with a PAX header only if a field needs one (path or link that is not ASCII or
 exceeds ustar's limits, size over 8 GiB). Owner names are empty, and all times are constant.
@@ -56,8 +56,8 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of a layer. `path` has no slash at its start or end.
 
-    `size` is that of the uncompressed content, in bytes; `content` is None except for files. With
-    `pack` the layer writer compresses content that is not a deflate stream.
+    `size` is the number of bytes of the uncompressed content. `content` is None except for files.
+    With `pack`, the layer writer compresses content that is not a deflate stream.
     """
 
     path: str
@@ -105,7 +105,7 @@ def header(member: Member) -> bytes:
 
 
 def _split(path: str) -> tuple[bytes, bytes | None]:
-    """Prefix and name of `path` in ustar; the name is None if it is too long or not ASCII."""
+    """The prefix and name of `path` in ustar; the name is None if it is too long or not ASCII."""
     raw = path.encode()
     if not path.isascii():
         return b"", None
@@ -118,7 +118,7 @@ def _split(path: str) -> tuple[bytes, bytes | None]:
 
 
 def _fallback(text: str) -> bytes:
-    """The value for readers without PAX support: the start of `text`, in ASCII."""
+    """The value for readers without PAX support, the start of `text` in ASCII."""
     return text.encode("ascii", "replace")[:NAME_LIMIT]
 
 
@@ -139,7 +139,7 @@ def _block(
 
 
 def _pax(fields: dict[str, str]) -> bytes:
-    """A PAX header with `fields`, sorted by name; its own name is constant."""
+    """A PAX header with `fields`, sorted by name. The name of the header is constant."""
     records = b"".join(_record(key, value) for key, value in sorted(fields.items()))
     numbers = {"uid": 0, "gid": 0, "size": len(records), "mtime": MTIME}
     block = _block(PAX_NAME, b"", b"x", 0o644, numbers, b"")

@@ -1,4 +1,4 @@
-"""Resolves paths of an image inside a root folder, so that none is outside of it.
+"""Resolves paths of an image inside a root folder, and never outside of it.
 
 Folders are opened one component at a time without following links; a component that is a link is
 resolved inside the root.
@@ -66,7 +66,7 @@ class RootFolder:
         return descriptor
 
     def place(self, parts: tuple[str, ...], *, make: bool = True) -> tuple[str, ...]:
-        """The path `parts`, with links resolved in its folders but not in its last part."""
+        """The path `parts`, with links resolved in its folders, but not in its last part."""
         above = parts[:-1]
         descriptor = self.folder(above, make=make)
         if (place := self._places.get(above)) is None:
@@ -163,6 +163,6 @@ class RootFolder:
 
 
 def remove(root: Path) -> None:
-    """Remove an unpacked image, also read-only folders; no error if it is missing."""
+    """Remove an unpacked image, including read-only folders; no error if it is missing."""
     with contextlib.suppress(FileNotFoundError):
         remove_all(root)

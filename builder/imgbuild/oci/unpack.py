@@ -1,10 +1,11 @@
-"""Unpacks the layers of an image to a root file system on disk: owners, whiteouts, hard links.
+"""Unpacks the layers of an image to a root file system on disk.
 
-As root, files have the image's owners; otherwise all belong to the caller. One thread inflates, one
-writes. Nothing is written outside the folder, even for malicious layers (see `tree`).
+Files have the image's owners if the caller is root; otherwise the caller owns them. One thread
+inflates, another one writes. No file is written outside the folder, even for malicious layers (see
+`tree`).
 
-`keep` unpacks one layer to be used many times: its members as a list, its regular files under
-numbers. `stack` creates a root folder from such layers by hard links, with the code of `unpack`.
+`keep` unpacks a layer for repeated use, as a list of members and numbered regular files. `stack`
+creates a root folder from such layers with hard links.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def unpack(layers: Sequence[LayerFile], root: Path, *, reporter: Reporter = SILE
 def keep(folders: Mapping[LayerFile, Path], *, reporter: Reporter = SILENT) -> None:
     """Unpack each layer of `folders` to its folder, which is new, for `stack`.
 
-    Errors as for `unpack`.
+    Raises the errors of `unpack`.
     """
     with _progress("unpacking layers", list(folders), reporter) as bar:
         for layer, folder in folders.items():
@@ -96,10 +97,10 @@ def _progress(
 
 
 def stack(layers: Sequence[Path], root: Path, *, reporter: Reporter = SILENT) -> None:
-    """Create a root folder of layers, bottom first, from the folders that `keep` created.
+    """Create a root folder from layers that `keep` unpacked, bottom first.
 
-    The result equals that of `unpack`. Regular files are hard links to those in `layers`, which
-    must not be modified in place.
+    The result is the same as with `unpack`. Regular files are hard links to files in `layers`,
+    which must not be modified in place.
     """
     with _plain_errors(root):
         _make_root(root, (_UnpackedLayer(layer) for layer in layers), reporter)
@@ -109,7 +110,7 @@ def _make_root(root: Path, layers: Iterable[Members], reporter: Reporter) -> Non
     root.mkdir(parents=True, exist_ok=True)
     if any(root.iterdir()):
         message = f"{root} is not empty"
-        raise InputError(message, hint="choose another folder, or empty this one")
+        raise InputError(message, hint="choose another folder, or empty this folder")
     root.chmod(0o755)
     with RootFolder(root) as tree:
         folders: Folders = {}
@@ -223,7 +224,7 @@ class _Writer:
                 self._hide(self._tree.place(path, make=False))
 
     def _hide(self, place: Parts) -> None:
-        """Remove the entries of lower layers at `place`; those of this layer are kept."""
+        """Remove the entries of lower layers at `place`, and keep entries of this layer."""
         if place not in self._own:
             self._remove(place, make=False)
         elif self._tree.is_folder(place):
@@ -231,7 +232,7 @@ class _Writer:
                 self._hide((*place, child))
 
     def _remove(self, parts: Parts, *, make: bool = True) -> None:
-        """Remove the entry at `parts`; a later folder does not inherit its modes and times."""
+        """Remove the entry at `parts`, whose mode and time a later folder does not inherit."""
         place = self._tree.place(parts, make=make)
         if self._tree.remove(parts, make=make):
             for gone in [folder for folder in self._folders if folder[: len(place)] == place]:
@@ -296,7 +297,7 @@ class _Writer:
 
 
 def _set_folder_metadata(tree: RootFolder, folders: Folders) -> None:
-    """Set mode and time of folders, deepest first; skips those that no longer exist."""
+    """Set mode and time of existing folders, deepest first."""
     for parts, (mode, mtime) in sorted(folders.items(), reverse=True):
         with contextlib.suppress(FileNotFoundError, IntegrityError):
             here = Path(f"/proc/self/fd/{tree.folder(parts, make=False)}")

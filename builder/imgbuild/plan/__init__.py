@@ -1,1 +1,1 @@
-"""From a lock to the layers and documents of its image, and their digests."""
+"""Plans the layers and documents of an image from its lock, and computes their digests."""

@@ -21,7 +21,7 @@ from imgbuild.values import Digest
 
 
 def write_locked(project: Project, lock: Lock, target_digests: TargetDigests) -> None:
-    """Write lock, requirements and, last, `digests.json`, so that interrupted runs are detected."""
+    """Write lock, requirements and `digests.json`, which is last to detect interrupted runs."""
     texts, root = requirement_files(lock), project.root
     images = project.images.relative_to(root).as_posix()
     codec.write(lock_file.lock_path(project.images, lock.target), lock, below=root)
@@ -40,7 +40,7 @@ def requirement_files(lock: Lock) -> dict[str, str]:
 
 
 def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, TargetDigests]:
-    """Lock and digests of `name`; LockStale, with all reasons, if they are missing or stale."""
+    """The lock and digests of `name`; LockStale with all reasons if they are missing or stale."""
     lock = lock_file.read_lock(project.images, name)
     reasons = list(extension.stale(lock, matrix))
     learned = constraints.read(project.images)
@@ -61,7 +61,8 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Tar
 def published_records(overlay: Overlay | None) -> dict[Digest, LayerRecord]:
     """The records of the published layers below an overlay, by layer id; empty for None.
 
-    LockStale if its digests do not match its lock, or the plan computed here has other layers.
+    Raises LockStale if the published digests do not match the published lock, or if the plan
+    computed here has other layers.
     """
     if overlay is None:
         return {}

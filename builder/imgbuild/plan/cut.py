@@ -1,4 +1,4 @@
-"""How wheels are distributed over layers, so that targets share them (separate: a rule)."""
+"""Distributes wheels over layers, which targets can share."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from imgbuild.values import sha256
 def cut_wheels(
     wheels: Iterable[Wheel], rules: LayerRules, *, taken: int
 ) -> list[tuple[str, tuple[Wheel, ...]]]:
-    """The wheels of each layer, with the layer's name, in an order that all targets share.
+    """The wheels of each layer with the layer's name, in the same order for all targets.
 
-    Large wheels come first, by the patterns of `rules.order` and then by name; then groups of small
-    wheels, by a fixed hash of the package's name; last the small wheels listed in the matrix, in
-    its order. `taken` is the number of other layers of the image. If large wheels would exceed the
-    limit, the smallest of them go into the groups. InputError if the limit is too low for that.
+    Large wheels come first, sorted by the patterns of `rules.order` and then by name. Groups of
+    small wheels follow, by a fixed hash of the package's name, and then the small wheels listed in
+    the matrix, in its order. `taken` is the number of other layers of the image. If large wheels
+    would exceed the limit, the smallest of them go into the groups. InputError if the limit is
+    still too low.
     """
     named = {package: place for place, package in enumerate(rules.named)}
     big = [wheel for wheel in wheels if wheel.size >= rules.own_from]

@@ -1,8 +1,8 @@
-"""The digests of targets in git: each commit that changed one, with the digest before it.
+"""Finds the commits in git that changed the digests of targets.
 
-Git objects are read, not files of the checkout. Each commit is compared with its parent: a commit
+Git objects are read, not files of the checkout. Each commit is compared with its parent. A commit
 that only changed the format of a digests.json is not a change, nor is a merge that adopted the file
-of one of its parents.
+of a parent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from imgbuild.values import Arch, Bytes, Digest
 
 DIGESTS_FILE, LOCK = "digests.json", "lock.json"
 TOGETHER = 80  # digests that are in memory at once, and the locks of those that changed
-UNREADABLE = "use a checkout with its history: git fetch --unshallow"
+UNREADABLE = "to fetch the history of the checkout, run: git fetch --unshallow"
 
 
 class CommittedImage(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class CommittedImage(msgspec.Struct, frozen=True):
 
 
 class CommittedDigests(msgspec.Struct, frozen=True):
-    """The fields of digests.json in all of its formats, so that every revision can be read."""
+    """The fields of digests.json that all of its formats have, to read every revision."""
 
     digest: Digest
     arch: dict[Arch, CommittedImage] = {}
@@ -39,7 +39,7 @@ class CommittedDigests(msgspec.Struct, frozen=True):
 class DigestCommit(msgspec.Struct, frozen=True, kw_only=True):
     """A commit that added, changed or removed (None) the digest of a target.
 
-    `date` is that of the commit in its own time zone, `subject` the first line of its message;
+    `date` is the date of the commit in its own time zone, `subject` the first line of its message.
     `before` is None if the parent has no digest. `lock` and `lock_before` are the contents of
     lock.json, None if they were not requested or do not exist.
     """
@@ -74,7 +74,7 @@ def folder_of(project: Project) -> Path:
 def commits(
     project: Project, target: str | None = None, *, locks: bool = False
 ) -> Iterator[DigestCommit]:
-    """The changes of the digests of `target`, or of all targets; for each target, newest first.
+    """The changes of the digests of `target`, by default of all targets; newest first per target.
 
     A digests.json that cannot be read is skipped. InputError without a repository.
     """

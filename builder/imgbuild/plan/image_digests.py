@@ -1,7 +1,7 @@
-"""The digests of a target computed from its lock, `images/TARGET/digests.json`.
+"""Computes the digests of a target, `images/TARGET/digests.json`, from its lock.
 
-They are computed from the lock and the records of its layers, so that the digest of an image is
-known before it is built.
+They follow from the lock and the records of its layers, so the digest of an image is known before
+it is built.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DIGESTS_FORMAT = 1
 
 
 class LayerDigests(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer: its name, the id of its recipe, digests and sizes in bytes."""
+    """A layer with its name, the id of its recipe, digests, and sizes in bytes."""
 
     name: Name
     id: Digest
@@ -39,7 +39,7 @@ class LayerDigests(msgspec.Struct, frozen=True, kw_only=True):
 class ImageDigests(msgspec.Struct, frozen=True, kw_only=True):
     """The image on one architecture. `size` is the number of bytes that a pull transfers.
 
-    `floors` are the image's requirements of its host, read from its files; they become annotations
+    `floors` are the image's requirements on the host, read from its files. They become annotations
     of the manifest.
     """
 
@@ -60,7 +60,7 @@ class TargetDigests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageDocuments(msgspec.Struct, frozen=True, kw_only=True):
-    """Configuration and manifest of one image, as bytes, and its layers, bottom first."""
+    """The configuration and manifest of one image as bytes, and its layers, bottom first."""
 
     config: bytes
     manifest: bytes
@@ -145,7 +145,7 @@ def digests_of(
 
 
 def top_digest(manifests: Mapping[Arch, bytes]) -> Digest:
-    """The digest of an image: that of its only manifest, or of the index of several."""
+    """The digest of an image, which is its only manifest or the index of several manifests."""
     if len(manifests) == 1:
         return digest_of(next(iter(manifests.values())))
     return digest_of(oci_documents.index(manifests))
@@ -168,9 +168,9 @@ def digests_path(images: Path, target: str) -> Path:
 
 
 def read_digests(images: Path, lock: Lock) -> TargetDigests:
-    """Read the digests of `lock`; LockStale if there are none or they do not match the lock.
+    """Read the digests of `lock`; LockStale if they are missing or do not match the lock.
 
-    They match if they follow from the plan of the lock; nothing is built to compare them.
+    They match if they follow from the plan of the lock. Nothing is built for the comparison.
     """
     path = digests_path(images, lock.target)
     remedy = f"create it with: imgbuild lock {lock.target}"

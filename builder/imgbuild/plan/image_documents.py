@@ -1,6 +1,6 @@
-"""The image configuration of a plan: labels, ENV, user, history (separate: a format of OCI).
+"""Makes the image configuration of a plan: labels, ENV, user, history.
 
-It depends only on the plan: it contains no tool versions, host names or times.
+The configuration depends only on the plan: it contains no tool versions, host names or times.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from imgbuild.values import Digest
 def config(plan: Plan, diff_ids: Sequence[Digest]) -> bytes:
     """The image configuration of `plan`, whose layers have `diff_ids`, bottom first.
 
-    ValueError if the number of diff ids is not that of the layers.
+    ValueError if the numbers of diff ids and layers differ.
     """
     settings = plan.config
     running: dict[str, object] = {

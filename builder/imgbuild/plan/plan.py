@@ -1,7 +1,7 @@
-"""The plan of an image: its ordered layers, each with its inputs, and its configuration.
+"""Plans an image: its ordered layers with their inputs, and its configuration.
 
 A layer's id is the digest of the canonical JSON of its recipe. The recipe has a format number,
-which must be raised by hand whenever the bytes of such layers change.
+which must be raised by hand if the bytes of such layers change.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ USER_BASE = "PYTHONUSERBASE"  # the folder of a user's packages for Python, pip 
 
 
 class _Recipe(msgspec.Struct, frozen=True):
-    """The inputs of a layer, and how it is made."""
+    """The inputs of a layer, and the way it is made."""
 
     @property
     def inputs(self) -> tuple[LockedFile, ...]:
@@ -57,7 +57,7 @@ class _Recipe(msgspec.Struct, frozen=True):
 
     @property
     def input_size(self) -> int:
-        """The total size of the inputs in bytes: a measure of the work."""
+        """The total size of the inputs in bytes, a measure of the work."""
         return sum(file.size for file in self.inputs)
 
 
@@ -75,7 +75,7 @@ class DebianRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="de
 
     @property
     def inputs(self) -> tuple[LockedFile, ...]:
-        """The packages."""
+        """The Debian packages."""
         return self.debs
 
 
@@ -87,7 +87,7 @@ class RegistryRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="
 
     @property
     def inputs(self) -> tuple[LockedFile, ...]:
-        """The layer itself."""
+        """The registry layer."""
         return (self.layer.locked,)
 
 
@@ -100,7 +100,7 @@ class PythonRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="py
 
     @property
     def inputs(self) -> tuple[LockedFile, ...]:
-        """The archive."""
+        """The archive of the build."""
         return (self.archive,)
 
 
@@ -140,7 +140,7 @@ class WheelsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="wh
 
 
 class UserPackages(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for pip and uv to add packages for a user; `versions`: package → locked version.
+    """Settings for adding packages as a user with pip and uv; `versions`: package → version.
 
     `site` is the folder from which the interpreter imports outside of environments, unset for
     Debian's.
@@ -153,10 +153,10 @@ class UserPackages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="files"):
-    """Files of imgbuild: entry point; home, work and cache folders; links by absolute path.
+    """Files of imgbuild: entry point, links by absolute path, and home, work and cache folders.
 
     `passwd` and `group` are the files of a registry base, to which the user is added. All users can
-    write to the cache folder; if it is `private`, only the image's user.
+    write to the cache folder, or only the image's user if it is `private`.
     """
 
     user: User
@@ -171,14 +171,14 @@ class FilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="fil
 
 
 class AddedDebsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="added-debs"):
-    """Debian packages on top of a base: the difference between the roots with and without them."""
+    """Debian packages on top of a base: the difference of the roots with and without them."""
 
     base: DebianRecipe
     debs: tuple[Deb, ...]
 
     @property
     def inputs(self) -> tuple[LockedFile, ...]:
-        """The packages of the base and those on top of it."""
+        """The packages of the base, and the ones on top."""
         return (*self.base.debs, *self.debs)
 
     @property
@@ -191,7 +191,8 @@ class AddedFilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag
     """A user's files and links by absolute path, on top of the layer `below`.
 
     `folders` are their parent folders in the base whose owner is not root or whose mode is not the
-    default. With `user_packages` pip's constraints, which include the added packages.
+    default. With `user_packages`, the layer also has pip's constraints, which include the added
+    packages.
     """
 
     files: dict[str, AddedFile]
@@ -250,8 +251,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def plan(lock: Lock, arch: Arch) -> Plan:
     """The plan of the image of `lock` on `arch`; reads no file.
 
-    The layers of an extension are those of the published target, with the added ones on top.
-    InputError if the lock's rules for layers need more layers than its limit allows.
+    An extension has the layers of the published target, and the added ones on top. InputError if
+    the lock's rules for layers need more layers than the limit allows.
     """
     recipes = _recipes(published_part(lock, arch), arch)
     if lock.extends is not None:
@@ -481,7 +482,7 @@ def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[s
 
 
 def _tools(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:
-    """The layer of the base's tools, above the wheels, so that layers below it are shared."""
+    """The layer of the base's tools, above the wheels, so that lower layers can be shared."""
     base, tools = _split(resolution)
     if not tools:
         return []
@@ -509,7 +510,7 @@ def environment(lock: Lock, arch: Arch) -> dict[str, str]:
     """The variables of the image of `lock` on `arch`.
 
     Packages added by a user are in a folder whose name depends on the image's packages, because
-    they are incompatible with others.
+    they may be incompatible with other images.
     """
     settings = lock.settings
     if not settings.user_packages:

@@ -1,7 +1,7 @@
-"""Digests and sizes of layers and wheels, stored in `images/layers.json`: each is read once.
+"""Stores digests and sizes of layers and wheels in `images/layers.json`.
 
-The keys are layer ids and the sha256 of wheels. The files are immutable: records are only ever
-added, and two different records for one key are an error.
+The keys are layer ids and the sha256 of wheels. Layers and wheels are immutable: each is read once,
+records are only added, and two different records for one key are an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Fact = TypeVar("Fact")
 
 
 class WheelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A wheel that was checked (CRCs, sizes, names): its number of files and unpacked size."""
+    """The number of files and the unpacked size of a checked wheel (CRCs, sizes, names)."""
 
     file: str
     files: int
@@ -55,11 +55,13 @@ def read_records(images: Path) -> Records:
         path,
         Records,
         what="list of layers",
-        hint="restore it from git, or delete it and run imgbuild lock",
+        hint="restore the file from git, or delete it and run `imgbuild lock`",
     )
     if records.format != RECORDS_FORMAT:
         message = f"{path}: unsupported format {records.format} (expected {RECORDS_FORMAT})"
-        hint = "use the version of imgbuild that wrote it, or delete it and run imgbuild lock"
+        hint = (
+            "use the version of imgbuild that wrote the file, or delete it and run `imgbuild lock`"
+        )
         raise LockStale(message, hint=hint)
     return records
 

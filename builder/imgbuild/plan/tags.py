@@ -1,4 +1,4 @@
-"""The tags of an image: of a whole target, or of some of its architectures, with or without a day.
+"""Forms the tags of an image, for all or some architectures, with or without a day.
 
 `push` sets these tags; `verify` compares a tag with them.
 """
@@ -19,10 +19,10 @@ DATED = re.compile(r"(.+)-([0-9]{8})")  # a stable tag, and its day
 def stable(
     target: str, arches: Collection[Arch], locked: Collection[Arch], *, base: bool = False
 ) -> str:
-    """The tag without a day of `target` on `arches`; with `base`, of only the base's layers.
+    """The tag without a day of `target` on `arches`; with `base`, the tag of the base's layers.
 
-    An image with only some of the `locked` architectures has their names in its tags, so that it
-    never replaces the complete image.
+    An image with only some of the `locked` architectures has their names in its tags, so it never
+    replaces the complete image.
     """
     some = sorted(arches) if set(arches) != set(locked) else []
     return "-".join([target, *([BASE] if base else []), *some])

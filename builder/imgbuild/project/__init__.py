@@ -1,1 +1,1 @@
-"""The declarations of a user's project: requirements files, metadata, lock files, a Dockerfile."""
+"""Reads the declarations of a user's project: requirements, metadata, lock files, a Dockerfile."""

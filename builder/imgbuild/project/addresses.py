@@ -1,4 +1,4 @@
-"""Parses URLs of requirements and indexes; invalid ones have no parts."""
+"""Parses URLs of requirements and indexes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUERY = re.compile(r"(://[^\s?#'\"]{1,2000})\?[^\s#'\"]+")
 
 
 def without_secrets(text: str) -> str:
-    """`text` with the URLs in it in a form for display: without credentials and query."""
+    """`text` for display: its URLs have neither credentials nor a query."""
     return QUERY.sub(r"\1", LOGIN.sub("://", text))
 
 
@@ -31,13 +31,13 @@ def split(url: str) -> SplitResult | None:
 
 
 def path(url: str) -> str:
-    """The path of a URL, unescaped; empty if there is none."""
+    """The unescaped path of a URL; empty if it has none or is invalid."""
     parts = split(url)
     return unquote(parts.path) if parts else ""
 
 
 def file_name(url: str) -> str:
-    """The last part of the path."""
+    """The last part of a URL's path."""
     return path(url).rpartition("/")[2]
 
 

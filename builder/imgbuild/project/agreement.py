@@ -1,4 +1,4 @@
-"""Whether two files of a project are compatible: the pins of one, and the ranges of the other."""
+"""Determines whether the pins of one file of a project satisfy the ranges of another."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _specifier(requirement: Requirement) -> SpecifierSet | None:
 
 
 def _candidates(*specifiers: SpecifierSet) -> Iterator[Version]:
-    """Versions that suffice to find one meeting all specifiers: their bounds and neighbours."""
+    """Versions among which one meets all specifiers if any does: bounds and their neighbours."""
     yield Version("0")
     yield Version("99999")
     for clause in (clause for each in specifiers for clause in each):
@@ -81,7 +81,7 @@ def _candidates(*specifiers: SpecifierSet) -> Iterator[Version]:
 
 
 def is_pinned(declared: DeclaredRequirement) -> bool:
-    """Whether it names a single file or a single version."""
+    """Whether a requirement allows a single file or version."""
     requirement = declared.requirement
     if requirement.url is not None or declared.path:
         return True

@@ -1,4 +1,4 @@
-"""Commands that install packages in shell scripts: `pip`, `uv`, `apt-get`, `conda`."""
+"""Reads commands in shell scripts that install packages: `pip`, `uv`, `apt-get`, `conda`."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ VALUE = re.compile(
 class ShellScript:
     """A shell script in `file`, whose commands are read one after the other.
 
-    `variables` are those of the environment, `folder` is the current folder, relative to the
-    project, None if it is not among the files of the project.
+    `variables` are the environment variables. `folder` is the current folder relative to the
+    project, None if it is not in the project.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ShellScript:
         self._downloads: dict[str, str] = {}  # addresses by the names of their files
 
     def run(self, script: str, start: int, end: int, *, condition: str = "") -> None:
-        """Read the commands of `script`, which is in the lines `start` to `end` of the file.
+        """Read the commands of `script`, the lines `start` to `end` of the file.
 
         With a `condition`, the guarded commands are recorded as omitted.
         """
@@ -73,7 +73,7 @@ class ShellScript:
         except ValueError:  # a quote without its end
             if re.search(r"\b(pip3?|apt(-get)?|uv|conda)\b.*\b(install|add)\b", line):
                 place = self._place(line.split(maxsplit=1)[0], start, end)
-                self.reading.leave_out(place, line, "an unterminated quotation")
+                self.reading.leave_out(place, line, "has an unterminated quotation")
             return
         command: list[str] = []
         alternative = ""
@@ -125,12 +125,12 @@ class ShellScript:
             getattr(self, f"_{kind}")(arguments, start, end)
 
     def _expanded(self, word: str) -> list[str]:
-        """A word with the values of variables; if it is only a variable, it may become several."""
+        """`word` with the values of variables; a variable alone may become several words."""
         value = substituted(word, self.variables)
         return value.split() if value != word and VALUE.fullmatch(word) else [value]
 
     def _body(self, words: list[str]) -> list[str]:
-        """The words without keywords and assignments; the latter are stored as variables."""
+        """`words` without keywords and assignments, which are stored as variables."""
         rest = list(words)
         while rest:
             assigned = ASSIGNMENT.fullmatch(rest[0])
@@ -152,7 +152,7 @@ class ShellScript:
         return rest
 
     def settings(self, variables: Mapping[str, str], place: Place) -> None:
-        """Read the variables that set indexes for pip and uv."""
+        """Read the environment variables that set indexes for pip and uv."""
         for name, value in variables.items():
             for url in value.split() if name in INDEXES else ():
                 self.reading.index(url, place, flat=name == "PIP_FIND_LINKS")
@@ -178,7 +178,7 @@ class ShellScript:
         return Place(file=self.file, line=requirement_lines.text_line(self.text, word, start, end))
 
     def _pip(self, arguments: Sequence[str], start: int, end: int) -> None:
-        """The arguments of `pip install`, `uv pip install` and `uv add`."""
+        """Read the arguments of `pip install`, `uv pip install` and `uv add`."""
         scope = LineScope(no_deps="--no-deps" in arguments)
         left = list(arguments)
         while left:
@@ -215,7 +215,9 @@ class ShellScript:
             elif value != "auto":
                 self.reading.leave_out(place, f"{option}={value}", "images use builds for CUDA")
         elif option in CHOICES:
-            self.reading.leave_out(place, f"{option}={value}", "pass it to imgbuild if it applies")
+            self.reading.leave_out(
+                place, f"{option}={value}", "pass the file to imgbuild if it applies"
+            )
 
     def _file(self, option: str, value: str, place: Place, scope: LineScope) -> None:
         text = f"{option} {value}"
@@ -242,7 +244,7 @@ class ShellScript:
     def _elsewhere(self) -> str:
         source = f" ({self._cloned})" if self._cloned else ""
         if re.match(r"https://|ssh://", self._cloned):
-            source = f": imgbuild add git+{self._cloned} installs it"
+            source = f"; to install it, run: imgbuild add git+{self._cloned}"
         return f"is in a folder outside the project{source}"
 
     def _requirement(
@@ -307,7 +309,7 @@ class ShellScript:
             self.reading.local(LocalRequest(folder=self.folder, place=place))
 
     def _sync(self, arguments: Sequence[str], start: int, end: int) -> None:
-        """`uv sync`, which installs the packages that pyproject.toml declares."""
+        """Read `uv sync`, which installs the packages that pyproject.toml declares."""
         for at, word in enumerate(arguments):
             option, equals, value = word.partition("=")
             if option in ("--extra", "--group"):

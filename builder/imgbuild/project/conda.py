@@ -1,4 +1,4 @@
-"""conda's environment.yml: its packages, and its section for pip."""
+"""Reads Conda's environment.yml: packages, and the section for pip."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def read_file(reading: Reading, name: str) -> None:
         elif isinstance(entry, str):
             dependency(reading, entry, Place(file=name, line=_line(text, entry)))
         elif entry is not None:
-            reading.problem(place, "a dependency is not text", value=str(entry)[:60])
+            reading.problem(place, "a dependency is not a string", value=str(entry)[:60])
     variables = document.get("variables")
     if variables:
-        reason = "environment variables; set them under env in matrix.yaml"
+        reason = "environment variables are ignored; set them under env: in matrix.yaml"
         line = line_of(text, "variables:")
         reading.leave_out(Place(file=name, line=line), "variables", reason)
 
@@ -59,7 +59,7 @@ def _pip_part(reading: Reading, entry: dict[str, Any], name: str, text: str) -> 
         scope = requirement_lines.LineScope(above=(name,))
         for line in lines:
             if not isinstance(line, str):
-                reading.problem(place, "a requirement is not text", value=str(line)[:60])
+                reading.problem(place, "a requirement is not a string", value=str(line)[:60])
                 continue
             spot = Place(file=name, line=_line(text, line))
             scope = requirement_lines.read_line(reading, line, spot, scope)

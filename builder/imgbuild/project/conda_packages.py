@@ -1,6 +1,6 @@
 """Maps conda packages to packages of the Python index or Debian, or to CUDA releases.
 
-A table has the other names of conda packages, only for the same software.
+A table lists conda packages that have another name on the index, only for the same software.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CondaTable(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def table() -> CondaTable:
-    """The table that is part of imgbuild."""
+    """The bundled table."""
     text = resources.files("imgbuild").joinpath("data", "project", "conda.yaml").read_bytes()
     return msgspec.convert(yaml_data.read(text), CondaTable)
 
@@ -72,7 +72,7 @@ def dependency(reading: Reading, text: str, place: Place) -> None:
     elif name in packages.absent:
         reading.leave_out(place, text, packages.absent[name])
     elif packages.is_library(name) and name not in packages.renamed:
-        reading.leave_out(place, text, "a conda library: wheels and the image contain their own")
+        reading.leave_out(place, text, "a Conda library, which wheels or the image already contain")
     else:
         reading.requirement(f"{packages.renamed.get(name, name)}{version}", place, conda=True)
 
@@ -91,15 +91,15 @@ def _key(keys: str | None, name: str) -> str:
 
 
 def _minor(version: str) -> str:
-    """`==3.10.*` for an exact release of Python: images have the newest of each minor version."""
+    """`==3.10.*` for an exact release of Python: images have the newest patch release."""
     match = re.fullmatch(r"==(\d+\.\d+)\.[\d.]+", version)
     return f"=={match[1]}.*" if match else version
 
 
 def specifier(version: str) -> str | None:
-    """A version specification of conda as a specifier of PEP 440; None if there is no equivalent.
+    """The PEP 440 specifier for a version specification of conda; None without an equivalent.
 
-    `=1.26` and `1.26` are any release that begins with these numbers, `=1.26.4=BUILD` and
+    `=1.26` and `1.26` match any release that begins with these numbers. `=1.26.4=BUILD` and
     `==1.26.4` are exact. Source: conda's documentation of match specifications.
     """
     version = version.strip().replace(" ", "=") if re.match(r"\s*[\d.]+\s", version) else version

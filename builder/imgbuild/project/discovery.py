@@ -1,4 +1,4 @@
-"""Selects the files of a project if several declare its requirements (separate: the policy)."""
+"""Selects the files to read if several files of a project declare requirements."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from imgbuild.project.reading import Reading
 from imgbuild.project.uv_settings import DEVELOPMENT
 from imgbuild.system.amounts import first_of
 
-INSTALLED = "installed by the Dockerfile, required by no other file; add it if it is needed"
-NAMED = "pass it with --from to read it"
+INSTALLED = "only the Dockerfile installs it; add the package if it is needed"
+NAMED = "to read it, pass it with --from"
 SHOWN = 3  # contradictions in a reason
 FOLDERS = 40  # of the project that are searched for other projects
 OTHER_FOLDERS = ("requirements", "docs", "doc")  # which are no projects
@@ -65,14 +65,14 @@ def _taken(reading: Reading, name: str) -> None:
 
 
 def _declares(reading: Reading) -> bool:
-    """Whether any file so far declares requirements."""
+    """Whether a file that was read declares requirements."""
     return bool(reading.local_requests) or any(
         each.kind == "requirement" for each in reading.requirements
     )
 
 
 def _metadata(reading: Reading, names: list[str]) -> None:
-    """Read the package's metadata, and its lock."""
+    """Read the package's metadata and lock."""
     document = reading.toml("pyproject.toml") if "pyproject.toml" in names else None
     standard = document is not None and (
         isinstance(document.get("project"), dict)
@@ -98,7 +98,7 @@ def _metadata(reading: Reading, names: list[str]) -> None:
 
 
 def _read_consistent(reading: Reading, name: str, *, lock: bool = False) -> None:
-    """Read a file that must agree with the files read before; otherwise it is skipped.
+    """Read a file, or skip it if it contradicts the files read before.
 
     If all of its requirements are pinned, it is treated as a lock.
     """
@@ -122,7 +122,7 @@ def _read_consistent(reading: Reading, name: str, *, lock: bool = False) -> None
 
 
 def _requirements(reading: Reading, names: list[str]) -> None:
-    """Read requirements.txt and constraints; list the other requirements files."""
+    """Read requirements.txt and constraints, and record the other requirements files."""
     files = [name for name in names if is_requirements(name)]
     inner = [f"requirements/{name}" for name in reading.sources.names("requirements")]
     inner = [name for name in inner if name.endswith((".txt", ".in", ".pip"))]
@@ -136,7 +136,9 @@ def _requirements(reading: Reading, names: list[str]) -> None:
         if name not in reading.files and name != main:
             compiled = name.endswith(".in") and f"{name[:-3]}.txt" in reading.files
             reason = (
-                ("the file compiled from it is read instead") if compiled else reason_to_leave(name)
+                ("the file compiled from this file is read instead")
+                if compiled
+                else reason_to_leave(name)
             )
             reading.leave_out(
                 Place(file=name), name, reason or f"may be an alternative or an addition; {NAMED}"
@@ -144,7 +146,7 @@ def _requirements(reading: Reading, names: list[str]) -> None:
 
 
 def _main_file(reading: Reading, files: list[str], inner: list[str]) -> str:
-    """The requirements file that is read by default; empty if there is none."""
+    """The requirements file to read by default; empty if there is none."""
     if "requirements.txt" in files:
         return "requirements.txt"
     if "requirements.in" in files:
@@ -161,7 +163,7 @@ def _main_file(reading: Reading, files: list[str], inner: list[str]) -> str:
 
 
 def _dockerfiles(reading: Reading, names: list[str]) -> None:
-    """Read one Dockerfile: its Debian packages; its pip lines if no file has requirements."""
+    """Read Debian packages from a Dockerfile, and pip lines if no file has requirements."""
     at_root = [name for name in names if dockerfile.is_dockerfile(name)]
     below = [
         file
@@ -239,7 +241,7 @@ def _add_base_versions(reading: Reading, child: Reading) -> list[DeclaredRequire
 
 
 def _note_missing(reading: Reading, child: Reading, name: str) -> None:
-    """Record the lines and files that the Dockerfile `name` installs and no other file declares."""
+    """Record what the Dockerfile `name` installs and no other file declares."""
     by_file: dict[str, list[str]] = {}
     for each in agreement.missing(child.requirements, reading.requirements):
         if each.place.file == name:
@@ -252,7 +254,7 @@ def _note_missing(reading: Reading, child: Reading, name: str) -> None:
 
 
 def _notebooks(reading: Reading, names: list[str]) -> None:
-    """Read the notebook that installs packages, if nothing else declares any."""
+    """Read the notebook that installs packages, if no other file declares any."""
     notebooks = [name for name in names if name.endswith(".ipynb")]
     notebooks += [name for folder in ("notebooks", "nb") for name in _files(reading, folder, 1)
                   if name.endswith(".ipynb")]  # fmt: skip
@@ -275,7 +277,7 @@ def _notebooks(reading: Reading, names: list[str]) -> None:
 
 
 def _note_notebook(reading: Reading, child: Reading, name: str) -> None:
-    """Note that the notebook `name` installs what no other file declares."""
+    """Record the packages that only the notebook `name` installs."""
     missing = agreement.missing(child.requirements, reading.requirements)
     debian = {each.name for each in reading.debian}
     names = [each.package for each in missing if each.kind == "requirement"]
@@ -286,7 +288,7 @@ def _note_notebook(reading: Reading, child: Reading, name: str) -> None:
 
 
 def _scripts(reading: Reading, names: list[str]) -> None:
-    """Read the script or Makefile that installs packages, if nothing else declares any."""
+    """Read the script or Makefile that installs packages, if no other file declares any."""
     scripts = [name for name in names if _is_script(name)]
     scripts += [
         name for folder in SCRIPT_FOLDERS for name in _files(reading, folder, 1) if _is_script(name)
@@ -317,9 +319,9 @@ def _is_script(name: str) -> bool:
 
 
 def _projects(reading: Reading) -> None:
-    """Record the folders that are separate projects and are not required by this one.
+    """Record the folders that are separate projects and that this project does not require.
 
-    A single one is read if nothing else declares requirements.
+    A single such folder is read if no other file declares requirements.
     """
     required = {request.folder for request in reading.local_requests}
     folders = [name for name in reading.sources.names() if not name.startswith(".")]

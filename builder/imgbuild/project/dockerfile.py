@@ -1,4 +1,4 @@
-"""Dockerfiles: their base image, and the packages that their RUN lines install."""
+"""Reads Dockerfiles: the base image, and the packages that RUN lines install."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLAG = re.compile(r"--[\w-]+(?:=\S+)?\s+")
 
 
 class Instruction(msgspec.Struct, frozen=True, kw_only=True):
-    """An instruction of a Dockerfile; lines count from 1, `body` is that of its here-documents."""
+    """An instruction of a Dockerfile. Lines count from 1; `body` is the text of here-documents."""
 
     name: str
     value: str
@@ -49,7 +49,7 @@ def read_file(reading: Reading, name: str) -> None:
     chain = _chain(stages)
     for stage in stages:
         if stage not in chain and any(step.name == "RUN" for step in stage.instructions):
-            reason = "a build stage that is not part of the image"
+            reason = "this build stage is not part of the image"
             reading.leave_out(stage.place, f"FROM {stage.base} AS {stage.name}", reason)
     first = chain[0]
     reading.images.append(DeclaredName(name=first.base, place=first.place))
@@ -64,7 +64,7 @@ def read_file(reading: Reading, name: str) -> None:
 
 
 def instructions(text: str) -> list[Instruction]:
-    """The instructions in order. dockerfile-parse reads them without here-documents."""
+    """The instructions in order, read by dockerfile-parse without here-documents."""
     from dockerfile_parse import DockerfileParser
 
     plain, bodies = _without_heredocs(text)
@@ -81,7 +81,7 @@ def instructions(text: str) -> list[Instruction]:
 
 
 def _without_heredocs(text: str) -> tuple[str, dict[int, str]]:
-    """The text with comments in place of here-documents, and these by their first line."""
+    """The text with comments instead of here-documents, and the here-documents by first line."""
     lines = text.split("\n")
     bodies: dict[int, str] = {}
     at = 0
@@ -139,7 +139,7 @@ def _chain(stages: list[ImageStage]) -> list[ImageStage]:
 
 
 def _assignments(value: str, variables: dict[str, str]) -> dict[str, str]:
-    """The variables of an ARG or ENV instruction, in its old form too (`ENV NAME VALUE`)."""
+    """The variables of an ARG or ENV instruction, including the old form `ENV NAME VALUE`."""
     from dockerfile_parse.util import WordSplitter
 
     words = [word for word in WordSplitter(value).split() if word]

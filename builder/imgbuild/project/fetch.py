@@ -1,4 +1,4 @@
-"""A git repository with a revision as a project: cloned by the host's git; nothing in it is run."""
+"""Clones a git repository as a project, with the host's git and without running its code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORT = re.compile(r"(?:git\+)?(?:[\w.-]+@)?[\w.-]+:(?!//)[^\s]+")
 class RevisionAddress(msgspec.Struct, frozen=True, kw_only=True):
     """A repository, a revision (a branch, a tag or a commit; empty for its default branch).
 
-    `folder` is the project's folder in it, "." for all of it.
+    `folder` is the project's folder in the repository, "." for its root.
     """
 
     url: str
@@ -71,7 +71,7 @@ def parse(text: str) -> RevisionAddress:
         url = parts._replace(path=before if mark else parts.path).geturl()
         if parts.password is not None:
             message = "the URL of the git repository contains a password"
-            raise InputError(message, hint="omit it and use git's credential storage")
+            raise InputError(message, hint="remove the password and use git's credential storage")
     folder = relative(".", folder)
     if revision.startswith("-") or folder.startswith(("/", "..")):
         message = f"{text!r} is not the URL of a git repository"
@@ -101,5 +101,5 @@ def fetch(address: RevisionAddress, place: Path) -> Fetched:
     sources = ProjectFiles(place)
     if not sources.inside(address.folder) or not folder.is_dir():
         message = f"{address.url} has no folder {address.folder}"
-        raise InputError(message, hint="specify a folder of the repository after #subdirectory=")
+        raise InputError(message, hint="specify a folder of the repository with #subdirectory=")
     return Fetched(folder=folder, commit=commit, not_read=tuple(submodules.missing(sources)))

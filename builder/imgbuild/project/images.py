@@ -1,4 +1,4 @@
-"""Python, torch and CUDA by the tag of an image (separate: a table of images)."""
+"""Reads the versions of Python, torch and CUDA from the tag of an image."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def read(reading: Reading, image: str, place: Place) -> None:
     repository, tag = split(image)
     if repository.startswith("nvcr.io/nvidia/pytorch"):
         reason = (
-            "NVIDIA's tag is a month; its release notes list torch and CUDA, and its builds of"
-            " torch are not on an index"
+            "NVIDIA's tags are months; the release notes list torch and CUDA, and these builds of "
+            "torch are not on an index"
         )
         reading.leave_out(place, f"FROM {image}", reason)
         return
@@ -58,7 +58,7 @@ def read(reading: Reading, image: str, place: Place) -> None:
 
 
 def split(image: str) -> tuple[str, str]:
-    """Repository, without the host of Docker's own registry, and tag of an image reference."""
+    """The repository (without the host of Docker Hub) and the tag of an image reference."""
     name = image.partition("@")[0]
     head, _, last = name.rpartition("/")
     last, _, tag = last.partition(":")

@@ -1,4 +1,4 @@
-"""Which installer a command line calls, and its arguments (separate: a table of programs)."""
+"""Determines which installer a command line calls, and its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The types of files that are read, by their names."""
+"""Selects the reader of a file by the file's name."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FOREIGN = {
 
 
 class FileKind(msgspec.Struct, frozen=True):
-    """A type of file: its name for messages, and its reader."""
+    """A type of file, with its name for messages and its reader."""
 
     name: str
     read: Callable[[Reading, str], None]
@@ -104,7 +104,7 @@ def read_pyproject(reading: Reading, name: str) -> None:
 
 
 def read_setup(reading: Reading, name: str) -> None:
-    """Read setup.cfg and setup.py of a folder."""
+    """Read the setup.cfg and setup.py of a folder."""
     legacy = local_package.read_legacy(reading, above(name))
     if legacy is None:
         return
@@ -144,7 +144,7 @@ def read_poetry_lock(reading: Reading, name: str) -> None:
 
 
 def _poetry_roots(reading: Reading, file: str, document: dict[str, Any]) -> list[str]:
-    """The requirements of the chosen groups and extras, as "NAME[EXTRA,…]" for the lock."""
+    """The requirements of the chosen groups and extras, in the form "NAME[EXTRA,…]"."""
     probe = reading.child()
     probe.problems = []
     project = document.get("project")
@@ -170,7 +170,7 @@ def read_apt(reading: Reading, name: str) -> None:
 def read_python_version(reading: Reading, name: str) -> None:
     """Read `.python-version` of pyenv and uv, or `runtime.txt`: the first line with a version.
 
-    A third number is ignored: images have the newest release of each minor version.
+    The patch number is ignored: images have the newest release of each minor version.
     """
     text = reading.text(name)
     for number, line in enumerate((text or "").split("\n"), start=1):
@@ -194,7 +194,7 @@ def read_script(reading: Reading, name: str) -> None:
 
 
 def read_makefile(reading: Reading, name: str) -> None:
-    """Read the recipes of a Makefile that install packages, without values of its variables."""
+    """Read the recipes of a Makefile that install packages; its variables are not expanded."""
     text = reading.text(name)
     if text is None:
         return
@@ -229,12 +229,12 @@ def parts(name: str) -> set[str]:
 
 
 def reason_to_leave(name: str) -> str:
-    """Why a requirements file is read only if it is named; empty if it is read by default."""
+    """The reason why a requirements file is not read by default; empty if it is."""
     words = parts(name)
     if words & (DEVELOPMENT | {"build", "release", "benchmark", "benchmarks"}):
-        return "packages for development; pass it with --from to read it"
+        return "packages for development; to read the file, pass it with --from"
     if words & HARDWARE:
-        return "packages for other hardware; pass it with --from to read it"
+        return "packages for other hardware; to read the file, pass it with --from"
     return ""
 
 

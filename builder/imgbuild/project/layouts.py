@@ -1,4 +1,4 @@
-"""The location of a package's modules, and its version, by the rules of build backends.
+"""Finds a package's modules and version by the rules of build backends.
 
 Sources: the documentation of setuptools (package discovery), Hatchling, Poetry, uv and Flit.
 """
@@ -25,7 +25,7 @@ def roots(
 ) -> tuple[str, ...]:
     """The folders that an editable installation adds to Python's path, relative to the project.
 
-    `package_dir` and `where` are those of setup.cfg or setup.py.
+    `package_dir` and `where` are the values in setup.cfg or setup.py.
     """
     chosen = [package_dir or where] if package_dir or where else _chosen(document)
     if not chosen:
@@ -39,7 +39,7 @@ def roots(
 
 
 def _discovers_src(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> bool:
-    """Whether setuptools uses the folder `src`: no packages are named, and it exists."""
+    """Whether setuptools uses the folder `src`: it exists, and no packages are listed."""
     setuptools = table(document, "tool", "setuptools")
     named = "packages" in setuptools or "py-modules" in setuptools
     return not named and sources.is_folder(relative(folder, "src"))
@@ -96,7 +96,7 @@ def version_line(sources: ProjectFiles, file: str) -> str | None:
 
 
 def configured_version(sources: ProjectFiles, folder: str, written: str, base: str) -> str | None:
-    """The version of a setup.cfg, whose modules are below `base`: a text, `attr:` or `file:`."""
+    """The version in a setup.cfg (a string, `attr:` or `file:`), whose modules are below `base`."""
     kind, colon, value = written.partition(":")
     try:
         if colon and kind == "attr":
@@ -119,7 +119,7 @@ def _attribute(sources: ProjectFiles, folders: Iterable[str], attribute: str) ->
 
 
 def _assigned(sources: ProjectFiles, file: str, name: str | None) -> str | None:
-    """The text that the module `file` assigns to `name`, or (None) to a usual name of a version."""
+    """The string that the module `file` assigns to `name`, by default to a usual version name."""
     if not sources.exists(file):
         return None
     for node in parse_source(sources.text(file)).body:

@@ -1,4 +1,4 @@
-"""Folders that can be installed: their metadata, read without running their build backend."""
+"""Reads the metadata of installable folders without running the build backend."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from imgbuild.values import normalize
 DEPENDENCIES = ("dependencies", "install_requires")
 OPTIONAL = ("optional-dependencies", "extras_require")
 SETUP_KEYS = ("install_requires", "extras_require")
-ASKED = "computed by the build backend: `imgbuild lock` runs it in the sandbox"
+ASKED = "computed by the build backend, which `imgbuild lock` runs in the sandbox"
 
 
 class Metadata(msgspec.Struct, kw_only=True):
-    """The metadata of a folder's files: requirements or files of requirements, with their places.
+    """The metadata in a folder's files, with requirements or requirements files, and places.
 
     `dynamic` are fields whose value only the build backend computes.
     """
@@ -85,7 +85,7 @@ def _dynamic(metadata: Metadata) -> tuple[str, ...]:
 def _texts(
     reading: Reading, items: Iterable[tuple[str | RequirementFile, Place]]
 ) -> tuple[str, ...]:
-    """The texts of requirements; files are replaced by their requirements."""
+    """The texts of requirements; files are replaced by the requirements in them."""
     texts: list[str] = []
     for item, place in items:
         if isinstance(item, str):
@@ -158,7 +158,7 @@ def _poetry(reading: Reading, file: str, document: dict[str, Any]) -> Metadata:
 
 
 def read_legacy(reading: Reading, folder: str) -> Metadata | None:
-    """The contents of setup.cfg and setup.py; None if there is neither, or no package in them."""
+    """The contents of setup.cfg and setup.py; None if they are missing or have no package."""
     configured = _setup_cfg(reading, relative(folder, "setup.cfg"))
     script = _setup_py(reading, relative(folder, "setup.py"))
     if configured is None or script is None:
@@ -318,7 +318,7 @@ def _requirements(
 
 
 def add(reading: Reading, request: LocalRequest) -> None:
-    """Add the package of a folder, the requirement on it, and its requirements."""
+    """Add the package of a folder, the request for the package, and its requirements."""
     package = next((each for each in reading.packages if each.folder == request.folder), None)
     if package is None:
         try:
@@ -372,7 +372,7 @@ def add_requirements(reading: Reading, package: LocalPackage, extras: Sequence[s
 
 
 def add_dynamic(reading: Reading, folder: str, document: dict[str, Any]) -> None:
-    """Add the values of a setup.py for fields that `[project]` declares dynamic."""
+    """Add the values in setup.py for fields that `[project]` declares dynamic."""
     project = document.get("project")
     dynamic = project.get("dynamic") if isinstance(project, dict) else None
     names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
@@ -409,7 +409,7 @@ def add_legacy(reading: Reading, metadata: Metadata, extras: Iterable[str]) -> N
 
 
 def describe_into(reading: Reading, folder: str) -> None:
-    """Add the package of a folder, if it is one, without its requirements."""
+    """Add the package of a folder, if any, without its requirements."""
     try:
         package = describe(reading, folder)
     except SourceProblem as error:

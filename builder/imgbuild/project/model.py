@@ -1,4 +1,4 @@
-"""The declarations in a user's project files as frozen values, each with its file and line."""
+"""Defines the declarations in a project's files as frozen values with file and line."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     `text` has the name, extras, versions, a marker and, for a wheel or a git repository by URL, ` @
     URL`. A folder or file of the project has its path, relative to the project, in `path`. `kind`:
-    an installed package; a bound that applies if another package requires it; an override of
-    METADATA. `locked`: from a lock file, which takes precedence over the ranges of other files.
-    `hashes` are "sha256:…". `no_deps`: installed with `--no-deps`. `conda`: a conda package, which
-    the index may lack.
+    an installed package, a bound that applies if another package requires the package, or an
+    override of METADATA. `locked`: from a lock file, which takes precedence over the ranges of
+    other files. `hashes` are "sha256:…". `no_deps`: installed with `--no-deps`. `conda`: a Conda
+    package, which the index may lack.
     """
 
     text: str
@@ -77,7 +77,7 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def requirement(self) -> Requirement:
-        """The parsed text. The same object is returned each time: do not change it."""
+        """The parsed text. Do not change the object: all calls return the same one."""
         return parse_requirement(self.text)
 
     @cached_property
@@ -86,7 +86,7 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return normalize(self.requirement.name)
 
     def applies(self, markers: Mapping[str, str]) -> bool:
-        """Whether its marker is true on a machine with `markers` (PEP 508)."""
+        """Whether the marker is true on a machine with `markers` (PEP 508)."""
         return holds(self.requirement.marker, markers)
 
 
@@ -95,8 +95,8 @@ class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     `folder` is relative to the project ("." for the project itself), `roots` are the folders that
     are added to Python's path, relative to the project. `scripts` maps console scripts to
-    `module:function`. `backend`: pip can install it. `dynamic` are the fields that only the build
-    backend computes: "name", "version", "dependencies", "optional-dependencies".
+    `module:function`. `backend`: pip can install the folder. `dynamic` are the fields that only the
+    build backend computes: "name", "version", "dependencies", "optional-dependencies".
     """
 
     name: str
@@ -130,11 +130,11 @@ class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """A package index other than this machine's: its URL without credentials, and its place.
+    """A package index other than the default one: its URL without credentials, and its place.
 
     `name` is its name in the file, or "". `flat`: one page or folder of links, as for
     `--find-links`; `url` of a folder of the project is `file:PATH`, relative to the project.
-    `packages` come only from this index; `general`: other packages may come from it, too.
+    `packages` come only from this index. With `general`, other packages may come from it, too.
     """
 
     url: str
@@ -158,7 +158,7 @@ def located(indexes: Iterable[DeclaredIndex], folder: Path) -> tuple[DeclaredInd
 
 
 class DeclaredDay(msgspec.Struct, frozen=True, kw_only=True):
-    """A cut-off in time: only files uploaded before `day`, 00:00 UTC."""
+    """A cut-off date: only files uploaded before `day`, 00:00 UTC, are used."""
 
     day: datetime.date
     place: Place
@@ -175,12 +175,12 @@ class NotRead(msgspec.Struct, frozen=True, kw_only=True):
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the files of a project declare.
 
-    `files` were read, relative to the project. `cuda` are the CUDA releases implied by URLs of
-    indexes, local versions (`+cu124`) and images (`FROM`); `indexes` are those with other URLs.
-    `extras` and `groups` are the existing ones, chosen or not. `cut_off` is `exclude-newer`, else
-    the day after the newest upload of a lock file. `excluded` are packages that are not installed,
-    whatever requires them. `unnamed` are URLs of git repositories that are required without the
-    name of a package.
+    `files` are the files that were read, relative to the project. `cuda` are the CUDA releases
+    implied by URLs of indexes, local versions (`+cu124`) and images (`FROM`). `indexes` are the
+    indexes with other URLs. `extras` and `groups` are all existing ones, whether chosen or not.
+    `cut_off` is `exclude-newer`, else the day after the newest upload of a lock file. `excluded`
+    are packages that are not installed even if they are required. `unnamed` are URLs of git
+    repositories that are required without a package name.
     """
 
     files: tuple[str, ...] = ()
@@ -200,7 +200,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def required_python(self) -> tuple[DeclaredPython, ...]:
-        """The Python versions in the project's metadata, without those for development."""
+        """The Python versions in the project's metadata, without the ones for development."""
         return tuple(
             item
             for item in self.python

@@ -1,6 +1,7 @@
-"""Notebooks: the lines that install packages (`!pip`, `%pip`, `!apt`), and under which conditions.
+"""Reads the lines of notebooks that install packages (`!pip`, `%pip`, `!apt`).
 
-A block under `if "COLAB_" in …` is for Google's hosted notebooks: the other branch is read.
+Conditions around the lines are considered. A block under `if "COLAB_" in …` is for Google's hosted
+notebooks: the other branch is read.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ SHELLS = ("%%bash", "%%sh", "%%script bash")
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
-    """A block by its indentation: the condition under which it is skipped, empty if it is read.
+    """An indented block, with the condition under which it is skipped; "" if it is read.
 
-    `test` is the condition of its `if`.
+    `test` is the condition of the block's `if`.
     """
 
     indent: int
@@ -87,7 +88,7 @@ def _cell(script: ShellScript, source: str, text: str) -> None:
 
 
 def _branch(word: str, rest: str, tests: list[str], indent: int) -> Branch:
-    """The block that starts at a line; `tests` are those of the previous branch."""
+    """The block that starts at a line; `tests` are the conditions of the previous branches."""
     test = rest.strip().rstrip(":").strip()
     before = tests[0] if tests else ""
     if word in ("if", "while"):
@@ -104,7 +105,7 @@ def _branch(word: str, rest: str, tests: list[str], indent: int) -> Branch:
 
 
 def _line(text: str, command: str) -> int:
-    """The line of the notebook's file with the start of `command` in JSON syntax."""
+    """The line of the notebook's file that has the start of `command` in JSON syntax."""
     import json
 
     head = json.dumps(command.split("  ", maxsplit=1)[0].rstrip()[:60], ensure_ascii=False)[1:-1]

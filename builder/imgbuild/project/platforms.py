@@ -1,4 +1,4 @@
-"""Markers on the machines of images: Linux, x86_64 and arm64, the Pythons in use."""
+"""Evaluates markers on the machines of images: Linux, x86_64 and arm64, the Pythons in use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def environments() -> tuple[dict[str, str], ...]:
 def truths(marker: str) -> frozenset[int]:
     """The numbers of the `environments` in which `marker` is true, without extras.
 
-    A marker that cannot be evaluated counts as true, as does an empty one.
+    An empty marker, and one that cannot be evaluated, counts as true.
     """
     if not marker:
         return frozenset(range(len(environments())))
@@ -66,9 +66,9 @@ def possible(marker: Marker | str | None) -> bool:
 
 
 def both(*markers: str | None) -> str:
-    """A marker that is true if all of `markers` are, without those that cannot be parsed.
+    """A marker that is true if all `markers` are; markers that cannot be parsed are omitted.
 
-    Empty if none is left.
+    It is empty if no marker is left.
     """
     parts = []
     for marker in filter(None, markers):

@@ -1,4 +1,4 @@
-"""`[tool.poetry]` of a pyproject.toml: requirements in Poetry's own syntax, by poetry-core."""
+"""Reads `[tool.poetry]` of a pyproject.toml with poetry-core."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from imgbuild.values import normalize
 
 
 def read(reading: Reading, file: str, document: dict[str, Any], *, take: bool) -> None:
-    """Read the tables of Poetry; only sources and groups unless `take`.
+    """Read the tables of Poetry; without `take`, only sources and groups.
 
-    Poetry 2 has the requirements under `[project]`, and in its tables properties that pip cannot
+    Poetry 2 has the requirements in `[project]`, and its own tables have properties that pip cannot
     express.
     """
     table = table_of(document)
@@ -59,7 +59,7 @@ def table_of(document: dict[str, Any]) -> dict[str, Any]:
 def _sources(
     reading: Reading, file: str, text: str, table: dict[str, Any]
 ) -> dict[str, tuple[str, Place]]:
-    """The package sources by name; those for all packages are added as indexes."""
+    """The package sources by name. Sources for all packages are added as indexes."""
     named: dict[str, tuple[str, Place]] = {}
     entries = table.get("source")
     for entry in entries if isinstance(entries, list) else ():

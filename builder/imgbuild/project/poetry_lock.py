@@ -1,4 +1,4 @@
-"""poetry.lock as locked requirements of groups and extras (separate: a file format)."""
+"""Reads the locked requirements of groups and extras from a poetry.lock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PoetryEdge(msgspec.Struct):
 
 
 class PoetryPackage(msgspec.Struct, eq=False):
-    """A package in a poetry.lock. `markers` are by group, or those of all groups."""
+    """A package in a poetry.lock. `markers` are by group, or one marker for all groups."""
 
     name: str
     version: str
@@ -40,7 +40,7 @@ class PoetryPackage(msgspec.Struct, eq=False):
 
 
 class PoetryMetadata(msgspec.Struct):
-    """The table `[metadata]`, with the files of all packages in locks of Poetry 1.2 and before."""
+    """The table `[metadata]`; in locks of Poetry 1.2 and older it has the files of all packages."""
 
     files: dict[str, list[PoetryFile]] = {}
 

@@ -1,4 +1,4 @@
-"""Reads the files of a project as text and as TOML, YAML or JSON: bounded, and never outside it."""
+"""Reads files of a project as text, TOML, YAML or JSON, with limits and never outside of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class SourceProblem(Exception):
-    """A file that cannot be read; the argument is the problem."""
+    """Raised for a file that cannot be read; the argument is the problem."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -37,7 +37,7 @@ class ProjectFiles:
     """The files below `root`, by names relative to it; each is read once.
 
     The methods raise SourceProblem for an invalid file. A symbolic link may lead to another place
-    in the project, but not outside of it.
+    in the project, but not out of the project.
     """
 
     def __init__(self, root: Path) -> None:
@@ -186,7 +186,7 @@ class ProjectFiles:
 
 
 def relative(folder: str, name: str) -> str:
-    """`name`, given relative to `folder`, relative to the project; with `..` if it is outside."""
+    """`name`, which is relative to `folder`, relative to the project (with `..` if outside)."""
     return os.path.normpath(PurePosixPath(folder, name))
 
 
@@ -196,9 +196,9 @@ def above(name: str) -> str:
 
 
 def line_of(text: str, value: str, *, after: str = "") -> int:
-    """The first line with `value` as a quoted text, below the first line that starts with `after`.
+    """The first line with `value` in quotes, below the first line that starts with `after`.
 
-    The libraries for TOML and YAML report no lines. 0 if there is no such line.
+    The libraries for TOML and YAML report no lines. Returns 0 if there is no such line.
     """
     lines = text.split("\n")
     start = 0
@@ -214,7 +214,7 @@ def line_of(text: str, value: str, *, after: str = "") -> int:
 def key_line(text: str, key: str, *, after: str) -> int:
     """The line of TOML that sets the normalized `key`, below a line that starts with `after`.
 
-    The latter line if there is no such key.
+    Returns the latter line if there is no such key.
     """
     lines = text.split("\n")
     start = next((at for at, line in enumerate(lines) if line.strip().startswith(after)), 0)
@@ -236,7 +236,7 @@ T = TypeVar("T")
 
 
 def _printable(name: str, value: T) -> T:
-    """The value; SourceProblem if one of its texts contains an escaped control character."""
+    """The value; SourceProblem if a string in it contains an escaped control character."""
     queue: list[object] = [value]
     while queue:
         item = queue.pop()
@@ -245,7 +245,7 @@ def _printable(name: str, value: T) -> T:
         elif isinstance(item, list):
             queue += item
         elif isinstance(item, str) and (control := CONTROL.search(item)):
-            message = "an escape sequence is a control character"
+            message = "contains an escape sequence for a control character"
             code = f"U+{ord(control[0]):04X}"
             raise SourceProblem(Problem(file=name, message=message, value=code))
     return value
@@ -258,7 +258,7 @@ def _too_deep(name: str, error: BaseException) -> SourceProblem:
 
 
 def _measure(name: str, root: yaml.Node) -> None:
-    """SourceProblem if the document is too large after its aliases are expanded."""
+    """Raise SourceProblem if the document is too large after its aliases are expanded."""
     sizes: dict[int, int] = {}
 
     def _size(node: yaml.Node, depth: int) -> int:
@@ -278,7 +278,7 @@ def _measure(name: str, root: yaml.Node) -> None:
         elif isinstance(node, yaml.SequenceNode):
             total += sum(_size(each, depth + 1) for each in node.value)
         if total > NODES:
-            message = f"has more than {NODES} values once its aliases are replaced"
+            message = f"has more than {NODES} values after its aliases are expanded"
             raise SourceProblem(Problem(file=name, message=message, line=line))
         sizes[id(node)] = total
         return total

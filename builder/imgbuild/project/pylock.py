@@ -1,4 +1,4 @@
-"""pylock.toml (PEP 751) as locked requirements, by `packaging`."""
+"""Reads locked requirements from a pylock.toml (PEP 751) with `packaging`."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Lines:
                 self._lines.setdefault((name, value), at)
 
     def place(self, name: str, version: object = "") -> Place:
-        """The line with the name of the package, at its version if there are several."""
+        """The line with the name of the package; of several, the one with the version."""
         first = self._lines.get((normalize(name), ""), 0)
         line = self._lines.get((normalize(name), str(version)), first)
         return Place(file=self.file, line=line)
 
 
 def read_file(reading: Reading, name: str, *, groups: Iterable[str] = ()) -> None:
-    """Read a pylock.toml for the chosen extras and groups, and its default groups."""
+    """Read a pylock.toml for the chosen extras and groups, and for its default groups."""
     document = reading.toml(name)
     if document is None:
         return
@@ -63,7 +63,7 @@ def read_file(reading: Reading, name: str, *, groups: Iterable[str] = ()) -> Non
 def add(
     reading: Reading, document: dict[str, Any], lines: Lines, *, groups: Iterable[str] = ()
 ) -> None:
-    """Add the packages of a PEP 751 document; `lines` has the line of each."""
+    """Add the packages of a PEP 751 document; `lines` finds their lines."""
     from packaging.pylock import Pylock, PylockValidationError
 
     whole = Place(file=lines.file)
@@ -107,7 +107,7 @@ def _moment(moment: datetime.datetime) -> datetime.datetime:
 
 
 def _usual_index(packages: Iterable[Package]) -> str | None:
-    """The index of most packages: the default index of the tool, not one of the project."""
+    """The index of most packages, which is the tool's default index and not one of the project."""
     counts = collections.Counter(package.index for package in packages if package.index)
     return counts.most_common(1)[0][0] if counts else None
 

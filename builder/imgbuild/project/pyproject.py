@@ -1,4 +1,4 @@
-"""pyproject.toml: dependencies, extras and groups by the standards; `[tool.uv]`, `[tool.poetry]`.
+"""Reads pyproject.toml: dependencies, extras, groups, `[tool.uv]` and `[tool.poetry]`.
 
 Sources: PEP 621 (project), PEP 735 (dependency groups), uv's and Poetry's documentation.
 """
@@ -57,21 +57,21 @@ class ProjectTables:
             return []
         texts = [item for item in value if isinstance(item, str)]
         if len(texts) < len(value):
-            self.reading.problem(place, f"{key} contains a value that is not text")
+            self.reading.problem(place, f"{key} contains a value that is not a string")
         return texts
 
     def place(self, text: str, after: str = "[project]") -> Place:
-        """The line that has `text` in quotes, searched from the table that begins with `after`."""
+        """The line with `text` in quotes, from the table that begins with `after` on."""
         return Place(file=self.file, line=line_of(self.text, text, after=after))
 
     def _below(self, text: str, key: str, header: str) -> Place:
-        """The line that has `text` in quotes, searched from that of a key in the table `header`."""
+        """The line with `text` in quotes, from the line of `key` in the table `header` on."""
         start = key_line(self.text, key, after=header)
         rest = self.text.split("\n", max(start - 1, 0))[-1]
         return Place(file=self.file, line=max(start - 1 + line_of(rest, text), start))
 
     def extra_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Place]]:
-        """The requirements of an extra; `PACKAGE[a,b]` of this package itself are replaced."""
+        """The requirements of an extra; `PACKAGE[a,b]` of this package is expanded."""
         if name in seen:
             return []
         taken: list[tuple[str, Place]] = []
@@ -104,7 +104,7 @@ class ProjectTables:
         return taken
 
     def expanded(self, text: str, place: Place, seen: tuple[str, ...]) -> list[tuple[str, Place]]:
-        """The requirement, or, for one on this package itself, the requirements of its extras."""
+        """The requirement; for one on this package, the requirements of its extras."""
         try:
             requirement = parse_requirement(text)
         except InvalidRequirement:
@@ -114,7 +114,7 @@ class ProjectTables:
         taken: list[tuple[str, Place]] = []
         for extra in sorted(requirement.extras):
             if normalize(extra) not in self.extras:
-                message = "names an extra of this package that does not exist"
+                message = "refers to an extra of this package that does not exist"
                 expected = ", ".join(sorted(self.extras))
                 self.reading.problem(place, message, value=text, expected=expected)
             taken += self.extra_items(normalize(extra), seen)
@@ -162,9 +162,9 @@ def requirements(
 def chosen(
     reading: Reading, tables: ProjectTables, settings: UvSettings
 ) -> tuple[list[str], list[str]]:
-    """The extras and groups that are read: those of the user, and the default groups.
+    """The extras and groups to read: the chosen ones and the default groups.
 
-    A default group that conflicts with one of the user's is skipped.
+    A default group that conflicts with a chosen one is skipped.
     """
     extras = [name for name in map(normalize, sorted(reading.extras)) if name in tables.extras]
     groups = [name for name in map(normalize, sorted(reading.groups)) if name in tables.groups]
@@ -178,7 +178,7 @@ def chosen(
         both = sorted(picked & set(each))
         if len(both) > 1:
             place = settings.place("conflicts")
-            reading.problem(place, "these conflict with each other", value=" and ".join(both),
+            reading.problem(place, "conflict with each other", value=" and ".join(both),
                             expected="one of them")  # fmt: skip
     return extras, groups
 
@@ -186,7 +186,7 @@ def chosen(
 def check_choice(reading: Reading) -> None:
     """Record a problem for each chosen extra or group that no file has.
 
-    An extra may be computed by the build backend.
+    The build backend may compute extras.
     """
     unknown = any("optional-dependencies" in item.dynamic for item in reading.packages)
     for kind, names, available in (
@@ -239,7 +239,7 @@ def _nested(reading: Reading, tables: ProjectTables, file: str) -> None:
     place = tables.place(file, "dynamic")
     target = relative(above(tables.file), file)
     if not reading.sources.exists(target):
-        reading.problem(place, "names a file that does not exist", value=target)
+        reading.problem(place, "refers to a file that does not exist", value=target)
         return
     requirement_lines.nested_file(reading, target, ".", place, LineScope())
 

@@ -1,4 +1,4 @@
-"""Reads the declarations in a project's files: the named ones, else those at its root."""
+"""Reads the declarations in the given files of a project, by default the files at its root."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def read(
     groups: Sequence[str] = (),
     names: Mapping[str, str] = NO_NAMES,
 ) -> Declared:
-    """The declarations of the project in `folder`, for some of its extras and dependency groups.
+    """The declarations of the project in `folder`, for `extras` and dependency `groups`.
 
-    `files` are relative to `folder`; files that they include with `-r` are read, too; if empty, all
-    files at the root of the project are read. A folder among them is a package of the project.
-    `names` has packages by URLs of git repositories without a revision. InputError with all
-    problems if a file is invalid.
+    `files` are relative to `folder`; if empty, the files at the root of the project are read. Files
+    included with `-r` are read, too. A folder among them is a package of the project. `names` maps
+    URLs of git repositories without a revision to packages. Raises InputError with all problems if
+    a file is invalid.
     """
     if not folder.is_dir():
         message = f"{folder} is not a folder"

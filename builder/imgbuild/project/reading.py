@@ -1,4 +1,4 @@
-"""The declarations read so far, and the problems: every reader adds to one `Reading`."""
+"""Collects declarations and problems: all readers add to one `Reading`."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ LISTS = (
 
 
 class LocalRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder that is to be installed (`-e ./verl[vllm]`); `folder` relative to the project.
+    """A folder to install (`-e ./verl[vllm]`); `folder` is relative to the project.
 
-    `name` is the name by which it is required, if the requirement has one.
+    `name` is the package name in the requirement, if any.
     """
 
     folder: str
@@ -66,10 +66,9 @@ _INTERPRETER = re.compile(
 
 
 class Reading:
-    """Collects the values of a `Declared`. `extras` and `groups` are those that the user chose.
+    """Collects the values of a `Declared`. `extras` and `groups` are the chosen ones.
 
-    `names` has the package of each git repository that a file names only by its URL; the key is the
-    URL without a revision.
+    `names` maps URLs of git repositories without a revision to packages.
     """
 
     def __init__(
@@ -120,21 +119,21 @@ class Reading:
         self.cut_off = self.cut_off or child.cut_off
 
     def text(self, name: str) -> str | None:
-        """The text of the file, None and a problem if it cannot be read."""
+        """The text of the file; None, with a problem recorded, if it cannot be read."""
         text: str | None = self._read(name, self.sources.text)
         return text
 
     def toml(self, name: str) -> dict[str, Any] | None:
-        """The TOML document of the file, None and a problem if it cannot be read."""
+        """The TOML document of the file; None, with a problem recorded, if it cannot be read."""
         document: dict[str, Any] | None = self._read(name, self.sources.toml)
         return document
 
     def yaml(self, name: str) -> Any:
-        """The YAML document of the file, None and a problem if it cannot be read."""
+        """The YAML document of the file; None, with a problem recorded, if it cannot be read."""
         return self._read(name, self.sources.yaml)
 
     def json(self, name: str) -> Any:
-        """The JSON document of the file, None and a problem if it cannot be read."""
+        """The JSON document of the file; None, with a problem recorded, if it cannot be read."""
         return self._read(name, self.sources.json)
 
     def _read(self, name: str, reader: Any) -> Any:
@@ -149,7 +148,7 @@ class Reading:
         return value
 
     def lock_file(self, name: str, kind: type[S], tool: str) -> S | None:
-        """The lock file `name` of `tool` as a `kind`; None and a problem if it has another form."""
+        """The lock file `name` of `tool` as a `kind`; None, with a problem, if its form differs."""
         document = self.toml(name)
         try:
             return None if document is None else msgspec.convert(document, kind)
@@ -191,10 +190,11 @@ class Reading:
         path: str = "",
         conda: bool = False,
     ) -> None:
-        """Add the PEP 508 requirement `text`; a problem if it is invalid.
+        """Add the PEP 508 requirement `text`, or record a problem if it is invalid.
 
-        `marker` must be true as well, `path` is that of a folder or file of the project, `conda` is
-        true for a conda package. `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA release.
+        `marker` must be true as well. `path` is the path of a folder or file of the project,
+        `conda` is true for a Conda package. `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA
+        release.
         """
         if VARIABLE.search(text) and not _parses(text):
             self.leave_out(place, text, "contains a variable whose value is not in the file")
@@ -237,7 +237,7 @@ class Reading:
             self.requirements.append(added)
 
     def _strip_torch_build(self, requirement: Requirement, place: Place) -> None:
-        """Record the CUDA release of a local version; it is removed from PyTorch's packages."""
+        """Record the CUDA release of a local version, which is removed from PyTorch's packages."""
         clauses, changed = [], False
         wheel = addresses.wheel_version(requirement.url) if requirement.url else None
         local = wheel.local if wheel and requirement.name in releases.TORCH else None
@@ -263,7 +263,7 @@ class Reading:
             requirement.specifier = SpecifierSet(",".join(clauses))
 
     def local(self, request: LocalRequest) -> None:
-        """Request that a folder of the project is read as a package."""
+        """Request a folder of the project as a package."""
         if request not in self.local_requests:
             self.local_requests.append(request)
 
@@ -279,8 +279,8 @@ class Reading:
     ) -> None:
         """Add an index, or the CUDA release in its URL.
 
-        With `packages` it is only for these. A `flat` one may be a folder, relative to that of the
-        file.
+        With `packages`, the index is only for these. A `flat` index may be a folder, relative to
+        the folder of the file.
         """
         # Credentials belong in ~/.netrc, not in files and output.
         url = LOGIN.sub("", url.strip())
@@ -321,7 +321,7 @@ class Reading:
             self.cuda.append(entry)
 
     def python(self, spec: str, place: Place) -> None:
-        """Add the accepted Pythons, a PEP 440 specifier; a problem if it is invalid."""
+        """Add the accepted Pythons, a PEP 440 specifier, or record a problem if it is invalid."""
         spec = spec.strip()
         if not spec:
             return
@@ -332,7 +332,7 @@ class Reading:
                 place,
                 "not a specifier of Python versions",
                 value=spec,
-                expected='one such as ">=3.10,<3.13"',
+                expected='a specifier such as ">=3.10,<3.13"',
             )
             return
         entry = DeclaredPython(spec=spec, place=place)
@@ -347,7 +347,7 @@ class Reading:
             self.leave_out(place, name, "not a Debian package name")
             return
         if _INTERPRETER.fullmatch(package):
-            self.leave_out(place, package, "the image contains its own Python, with pip and venv")
+            self.leave_out(place, package, "the image already contains Python with pip and venv")
             return
         if version:
             self.leave_out(
@@ -357,7 +357,7 @@ class Reading:
             self.debian.append(DeclaredName(name=package, place=place))
 
     def declared(self) -> Declared:
-        """Everything that was read, as a value."""
+        """All declarations that were read."""
         return Declared(
             files=tuple(self.files),
             requirements=tuple(self.requirements),

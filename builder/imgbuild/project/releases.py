@@ -1,4 +1,4 @@
-"""The CUDA release in a local version (`+cu124`), the URL of an index, or an image's tag."""
+"""Parses CUDA releases in local versions (`+cu124`), URLs of indexes, and image tags."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def of_local(local: str | None) -> str | None:
 def of_address(url: str) -> str | None:
     """The release in the path of an index: `…/whl/cu124`, `…/0.19.1/cu130`.
 
-    None for the index of a project whose builds are independent of torch.
+    Returns None for the index of a project whose builds are independent of torch.
     """
     parts = addresses.split(url)
     if parts and (parts.hostname or "").endswith(PAGES) and not STACK.search(url):
@@ -52,6 +52,6 @@ def of_address(url: str) -> str | None:
 
 
 def other_build(url: str) -> str:
-    """`cpu`, `xpu` or `rocm6.3`, if an index of PyTorch has builds for that; else empty."""
+    """`cpu`, `xpu` or `rocm6.3` for an index of PyTorch with such builds, else empty."""
     parts = addresses.path(url).split("/") if STACK.search(url) else []
     return next((part for part in parts if OTHER_BUILD.fullmatch(part)), "")

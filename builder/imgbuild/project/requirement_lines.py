@@ -1,6 +1,6 @@
-"""Requirements files and the requirements of a command line, by pip's own parser.
+"""Reads requirements files, and requirements of a command line, with pip's own parser.
 
-`pip-requirements-parser` is pip's code without its downloads; `packaging` reads the requirements.
+`pip-requirements-parser` is pip's code without downloads. `packaging` parses the requirements.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _parser() -> Any:
 
 
 def _new_values() -> Any:
-    """The values before parsing; the parser appends to the lists among its defaults."""
+    """New default values, because the parser appends to the lists among its defaults."""
     return copy.deepcopy(_parser().get_default_values())
 
 
@@ -146,7 +146,7 @@ def _hashes(options: Any) -> list[str]:
 def indexes(line: str, folder: Path, place: Place) -> tuple[DeclaredIndex, ...]:
     """The indexes in the options of one line; `place` is in `folder`.
 
-    Indexes with a variable in the URL, or outside of `folder`, are skipped.
+    Indexes are skipped if their URL has a variable or they are outside of `folder`.
     """
     reading = Reading(ProjectFiles(folder))
     read_line(reading, line, place, LineScope())
@@ -191,7 +191,7 @@ def requirement_word(
     hashes: Iterable[str] = (),
     editable: bool = False,
 ) -> None:
-    """Read a requirement in a form of pip: PEP 508, a URL, or a path relative to `folder`."""
+    """Read a requirement of pip: PEP 508, a URL, or a path relative to `folder`."""
     text = text.strip()
     pep508 = _pep508(text)
     url = pep508.url if pep508 is not None else None
@@ -228,7 +228,7 @@ class _UrlRequirement:
         self.extras: tuple[str, ...] = ()
 
     def read(self, folder: str, *, editable: bool) -> None:
-        """Add it to the reading."""
+        """Add the requirement to the reading."""
         if self.address.startswith(REPOSITORIES) or re.match(r"(git|ssh)://", self.address):
             self._repository()
         elif re.match(r"https?://", self.address):
@@ -327,7 +327,7 @@ class _UrlRequirement:
 
 
 def without_short_form(address: str) -> str:
-    """`git+USER@HOST:PATH`, git's short form, as an ssh URL; others unchanged."""
+    """`git+USER@HOST:PATH`, git's short form, as an ssh URL; other URLs unchanged."""
     if not re.match(r"git\+[\w.-]+@[\w.-]+:", address):
         return address
     host, _, path = address.removeprefix("git+").partition(":")
@@ -352,7 +352,7 @@ def _without_egg(address: str) -> str:
 
 
 def _archive_name(address: str) -> str | None:
-    """The package of a wheel or an sdist, by its file name; None if it contains none."""
+    """The package in the file name of a wheel or an sdist; None if there is none."""
     file = addresses.file_name(address)
     try:
         if file.endswith(".whl"):

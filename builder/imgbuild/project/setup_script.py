@@ -1,7 +1,7 @@
-"""setup.py, read without running it (separate: an evaluator of literals and lists).
+"""Reads setup.py without running it.
 
-A small interpreter of assignments. Values that it cannot determine are None; only the build backend
-could compute them.
+A small interpreter evaluates assignments of literals and lists. Other values are None: only the
+build backend can compute them.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ FOLDERS = frozenset({"dirname", "abspath", "realpath", "getcwd", "cwd"})
 
 
 class RequirementFile(msgspec.Struct, frozen=True):
-    """The lines of a requirements file, by its path relative to the project."""
+    """Stands for the lines of a requirements file, whose path is relative to the project."""
 
     name: str
 
 
 class ScriptText(msgspec.Struct, frozen=True):
-    """A text, and its line in the script."""
+    """A string, and its line in the script."""
 
     value: str
     line: int
@@ -58,7 +58,7 @@ class Packages(msgspec.Struct, frozen=True):
 class SetupScript:
     """The arguments of `setup()` in the script `file`.
 
-    SyntaxError if it is not Python, ValueError if it is too large.
+    Raises SyntaxError if it is not Python, ValueError if it is too large.
     """
 
     def __init__(self, sources: ProjectFiles, file: str) -> None:
@@ -77,7 +77,7 @@ class SetupScript:
     def _run(
         self, statements: Sequence[ast.stmt], names: dict[str, Any], depth: int, *, guard: str = ""
     ) -> Any:
-        """Execute statements; returns the value of a `return`. `guard`: a condition around them."""
+        """Execute statements under the condition `guard`; returns the value of a `return`."""
         for statement in statements:
             result = self._block(statement, names, depth, guard)
             if result is not None:
@@ -143,7 +143,7 @@ class SetupScript:
                 self._bind(each, part, names, guard)
 
     def _add(self, name: str, added: Any, names: dict[str, Any], guard: str) -> None:
-        """Add to a list. The lines of a file are added regardless of conditions on them."""
+        """Add to a list. Conditions on the lines of a file are ignored."""
         before = names.get(name)
         texts = [item for item in flattened(added) if isinstance(item, ScriptText)]
         if guard and texts:
@@ -281,7 +281,7 @@ class SetupScript:
         return values if isinstance(values, RequirementFile) else None
 
     def _path(self, parts: Sequence[ast.expr], names: dict[str, Any], depth: int) -> Any:
-        """The path of joined parts, relative to the script; unknown parts are its folder."""
+        """The path of joined parts relative to the script; unknown parts count as its folder."""
         values = [self._value(part, names, depth) for part in parts]
         texts = [
             value.value if isinstance(value, ScriptText) else value.name
@@ -291,7 +291,7 @@ class SetupScript:
         return self._file("/".join(text for text in texts if text), parts[0].lineno)
 
     def _file(self, path: str, line: int) -> ScriptText | RequirementFile:
-        """A file of the project by its path, else the text."""
+        """The project's file at `path`, else the path as a string."""
         target = relative(self.folder, path.lstrip("/")) if path else ""
         is_path = path and len(path) < 256 and "\n" not in path and not target.startswith("..")
         if is_path and self.sources.inside(target) and self.sources.exists(target):
@@ -342,7 +342,7 @@ class SetupScript:
         return Packages(where.value if isinstance(where, ScriptText) and where.value else ".")
 
     def _called(self, name: str, call: ast.Call, names: dict[str, Any], depth: int) -> Any:
-        """The result of a function of the script; for one that reads a file, that file."""
+        """The result of a function of the script; the file for a function that reads a file."""
         function = self._functions[name]
         inner = dict(names)
         parameters = [argument.arg for argument in function.args.args]
@@ -379,7 +379,7 @@ class SetupScript:
     def _by_name(
         self, each: ast.comprehension, names: dict[str, Any], depth: int
     ) -> dict[str, Any] | None:
-        """A table of requirements by name, which scripts create from a list."""
+        """The mapping of names to requirements that scripts create from a list."""
         iterated = each.iter
         while isinstance(iterated, ast.ListComp | ast.GeneratorExp):
             iterated = iterated.generators[0].iter
@@ -403,9 +403,9 @@ class SetupScript:
 
 
 def flattened(value: Any, *, unknown: bool = False) -> list[Any]:
-    """The items of nested lists; another value is the only item.
+    """The items of nested lists; any other value is the only item.
 
-    None means unknown, and is omitted unless `unknown`.
+    None is an unknown item, which is omitted unless `unknown`.
     """
     items: list[Any] = []
     queue = [value]
@@ -421,7 +421,7 @@ def flattened(value: Any, *, unknown: bool = False) -> list[Any]:
 
 
 def entry_points(value: Any) -> Iterator[tuple[str, str]]:
-    """The console scripts of `entry_points`, a dict or a text like a configuration file."""
+    """The console scripts in `entry_points`, a dict or a string in INI format."""
     lines: list[str] = []
     if isinstance(value, dict):
         scripts = value.get("console_scripts")

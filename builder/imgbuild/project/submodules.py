@@ -1,4 +1,4 @@
-"""The submodules of a git repository that were not fetched, from its `.gitmodules`."""
+"""Finds submodules of a git repository that were not fetched, from `.gitmodules`."""
 
 from __future__ import annotations
 

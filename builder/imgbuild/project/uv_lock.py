@@ -1,4 +1,4 @@
-"""uv.lock as locked requirements, through `uv export` or its tables (separate: a file format).
+"""Reads locked requirements from a uv.lock, with `uv export` or from its tables.
 
 uv runs in a separate folder with only the project's pyproject.toml files and its lock: offline,
 without configuration, variables and builds.
@@ -174,7 +174,7 @@ def _closure(
 ) -> Iterator[tuple[UvPackage, set[str]]]:
     """The packages that `root` needs on Linux, each with its markers.
 
-    The empty marker is true on all machines.
+    An empty marker is true on all machines.
     """
     by_name: dict[str, list[UvPackage]] = {}
     for package in packages:

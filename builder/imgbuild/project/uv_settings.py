@@ -1,4 +1,4 @@
-"""`[tool.uv]` of a pyproject.toml: sources, indexes, overrides, constraints, cut-off, conflicts.
+"""Reads `[tool.uv]` of a pyproject.toml: sources, indexes, overrides, constraints, cut-off.
 
 Source: uv's documentation of projects and its reference of settings.
 """
@@ -46,7 +46,7 @@ NOT_TAKEN_REASON = "this uv setting is ignored, because targets define their own
 class UvSettings:
     """`[tool.uv]` of the pyproject.toml `file`, applied to its requirements.
 
-    `extras` and `groups` are those whose requirements are read.
+    `extras` and `groups` are the ones to read.
     """
 
     def __init__(self, reading: Reading, file: str, document: dict[str, Any]) -> None:
@@ -72,11 +72,11 @@ class UvSettings:
         self._named: dict[tuple[str, str], list[str]] = {}  # index and marker → packages
 
     def place(self, value: str, after: str = "[tool.uv") -> Place:
-        """The line with `value`."""
+        """The line that contains `value`."""
         return Place(file=self.file, line=line_of(self.text, value, after=after))
 
     def default_groups(self, available: Iterable[str]) -> list[str]:
-        """The groups that uv installs by default, except those for development."""
+        """The groups that uv installs by default, except groups for development."""
         default = self.table.get("default-groups", [])
         names = list(available) if default == "all" else [str(each) for each in _list(default)]
         return [name for name in names if normalize(name) not in DEVELOPMENT]
@@ -95,7 +95,7 @@ class UvSettings:
         return sets
 
     def requirement(self, text: str, place: Place, *, kind: Kind = "requirement") -> None:
-        """Add a requirement of the project, from the source that `[tool.uv.sources]` names."""
+        """Add a requirement of the project, from its source in `[tool.uv.sources]`."""
         try:
             requirement = parse_requirement(text)
         except InvalidRequirement:
@@ -137,7 +137,7 @@ class UvSettings:
     ) -> str | None:
         """Add the requirement from each source; indexes are only recorded.
 
-        Returns the marker of the machines to which no other source applies; None if there are none.
+        Returns the marker of machines without a matching source; None if there are none.
         """
         general = str(requirement.marker or "")
         left = set(platforms.truths(general))
@@ -155,9 +155,7 @@ class UvSettings:
         if not left:
             return None
         if "" in inverse:
-            reason = (
-                "if the markers of its sources do not apply, it would be installed from the index"
-            )
+            reason = "without a matching source, the package would be installed from the index"
             self.reading.leave_out(place, str(requirement), reason)
             return None
         return platforms.both(*inverse)
@@ -196,9 +194,7 @@ class UvSettings:
             else:
                 self._local(folder, requirement, place, both)
         else:
-            self.reading.leave_out(
-                place, str(requirement), f"its source is not supported: {source}"
-            )
+            self.reading.leave_out(place, str(requirement), f"source is not supported: {source}")
 
     def _path(self, path: str, requirement: Requirement, place: Place, marker: str) -> None:
         target = relative(self.folder, path)
@@ -211,7 +207,7 @@ class UvSettings:
         elif sources.is_folder(target):
             self._local(target, requirement, place, marker)
         else:
-            reason = f"its folder {target} does not exist: {SUBMODULES}"
+            reason = f"folder {target} does not exist: {SUBMODULES}"
             self.reading.leave_out(place, str(requirement), reason)
 
     def _local(self, folder: str, requirement: Requirement, place: Place, marker: str) -> None:
@@ -249,13 +245,13 @@ class UvSettings:
     def _index(self, name: str, marker: str, package: str) -> None:
         if name not in self.indexes:
             place = self.place(name)
-            self.reading.problem(place, "names an index that is not in [[tool.uv.index]]",
+            self.reading.problem(place, "refers to an index that is not in [[tool.uv.index]]",
                                  value=name, expected=", ".join(self.indexes) or None)  # fmt: skip
             return
         self._named.setdefault((name, _bound(marker)), []).append(package)
 
     def finish_indexes(self) -> None:
-        """Add the indexes that requirements named."""
+        """Add the indexes that requirements use."""
         for (name, marker), packages in self._named.items():
             entry = self.indexes[name]
             url, flat = str(entry.get("url", "")), entry.get("format") == "flat"
@@ -288,7 +284,7 @@ class UvSettings:
             if named:
                 return
             label = f"{entry.get('name', 'index')}: {url}"
-            self.reading.leave_out(place, label, "no selected requirement names this index")
+            self.reading.leave_out(place, label, "no selected requirement uses this index")
         elif not (named and releases.of_address(url)):  # its marker counts
             name, flat = str(entry.get("name", "")), entry.get("format") == "flat"
             self.reading.index(url, place, name=name, flat=flat)
@@ -330,7 +326,7 @@ class UvSettings:
             place = self.place("exclude-newer")
             day = absolute_day(value)
             if day is None:
-                reason = "a cut-off relative to today changes from day to day"
+                reason = "a cut-off relative to today changes every day"
                 self.reading.leave_out(place, f"exclude-newer = {value}", reason)
             else:
                 self.reading.cut_off = DeclaredDay(day=day, place=place)
@@ -339,7 +335,7 @@ class UvSettings:
             self.reading.leave_out(
                 self.place("exclude-newer-package"),
                 "exclude-newer-package",
-                f"one cut-off applies to all packages, but this one names {len(packages)}",
+                f"a cut-off applies to all packages, but this one lists {len(packages)}",
             )
 
 
@@ -399,7 +395,7 @@ INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">",
 
 
 def _inverted(marker: str) -> str:
-    """A marker that is true if this one is false; empty if it has more than one comparison."""
+    """The inverse of a marker; empty if the marker has more than one comparison."""
     match = re.fullmatch(
         r"\s*([\w.]+)\s*(==|!=|<=|>=|<|>|not in|in)\s*(['\"][^'\"]*['\"])\s*", marker
     )
@@ -414,7 +410,7 @@ def _list(value: object) -> list[Any]:
 
 
 def _strings(reading: Reading, value: object, place: Place) -> list[str]:
-    """The texts of a list; a problem for each item that is not a string."""
+    """The strings of a list; each other item is recorded as a problem."""
     texts = []
     for item in _list(value):
         if isinstance(item, str):

@@ -1,1 +1,1 @@
-"""`resolve`: a package set for a request, or why there is none; `init`: a new repository."""
+"""Finds the package set for a request (`resolve`), and begins new repositories (`init`)."""

@@ -1,9 +1,9 @@
-"""The result of `imgbuild resolve`: from a request to a `Target`, its packages and a row.
+"""Answers a request of `imgbuild resolve` with a `Target`, its packages and a row.
 
     request → as_of → first solve (torch and CUDA) → target → audited packages → reasons → row
 
-A `ResolveAnswer` has, for each architecture, the packages or why there is no solution. Only the
-cache is written.
+A `ResolveAnswer` has for each architecture the packages, or the reason why there is no solution.
+Only the cache is written.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ChosenVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why there is no solution on one architecture, and suggestions.
+    """The reason why there is no solution on one architecture, and suggestions.
 
     `outdated` are packages whose only possible versions are over a year older than the others.
     """
@@ -71,8 +71,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result on one architecture: packages, or a refusal.
 
-    `warnings` are those of the audit, and packages that are far behind their newest version, with
-    the cause.
+    `warnings` are those of the audit, and those about packages that are far behind their newest
+    version.
     """
 
     packages: tuple[ChosenVersion, ...] = ()
@@ -85,9 +85,9 @@ class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     If locked targets satisfy the request and nothing was solved, they are in `locked`, and `arch`
     is empty. `requested` are the requested packages. `driver` is the oldest driver that runs
-    programs of its CUDA release, "" if that is unknown. `indexes` are those of the user's files
-    that `row` names, by name. The packages of `row` passed the `checks` of the audit; `unchecked`
-    are those that need shared objects, from whole wheels. Both are empty if there is no solution.
+    programs of the target's CUDA release, "" if unknown. `indexes` maps names to the indexes of the
+    user's files that `row` uses. The packages of `row` passed `checks` of the audit; `unchecked`
+    are the checks that need whole wheels. Both are empty if there is no solution.
     """
 
     name: str
@@ -106,7 +106,7 @@ class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def of_locks(
     request: ResolveRequest, matrix: Matrix, locked: tuple[LockedTarget, ...]
 ) -> ResolveAnswer:
-    """The result that consists of `locked`, targets that satisfy the request."""
+    """The result for a request that the targets `locked` satisfy."""
     python = matrix.bases[resolve_request.base_of(request, matrix)].python
     return ResolveAnswer(name="", python=python, arch={}, requested=request.packages, locked=locked)
 
@@ -134,7 +134,9 @@ def answer(
     refusals = [each.refused for each in dated_answer.arch.values() if each.refused is not None]
     if as_of == today or not refusals or any(refused.outdated for refused in refusals):
         return dated_answer
-    context.reporter.info(f"no solution among files uploaded before {as_of}: trying later ones")
+    context.reporter.info(
+        f"found no solution among files uploaded before {as_of}, trying later files"
+    )
     return dated(msgspec.structs.replace(request, as_of=today), matrix, learned, context)
 
 
@@ -174,7 +176,7 @@ def dated(
 
 
 class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
-    """The results by architecture; `target` is that of the first with a solution."""
+    """The results by architecture; `target` is from the first one with a solution."""
 
     target: Target | None
     found: dict[Arch, Resolution]
@@ -250,7 +252,7 @@ def choices(
     learned: Sequence[Constraint],
     store: Store,
 ) -> tuple[ChosenVersion, ...]:
-    """Every package of a resolution with the reasons for its version."""
+    """The packages of a resolution, with the reasons for their versions."""
     versions = resolution.versions
     metadata = {wheel.package: store.fact(FACT, wheel.sha256) or b"" for wheel in resolution.wheels}
     for built in resolution.built:
@@ -258,7 +260,7 @@ def choices(
         metadata[built.package] = sdist_wheel.metadata(path) if path is not None else b""
     origins = {requested.package: str(requested) for requested in request.requests}
     for package in target.pins:
-        origins.setdefault(package, f"the {package} that is compatible with CUDA {target.cuda}")
+        origins.setdefault(package, f"the version of {package} for CUDA {target.cuda}")
     for package, required in target.requires.items():
         origins.setdefault(package, required.reason)
     markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
@@ -279,7 +281,7 @@ def pinned_target(
     resolutions: Mapping[Arch, Resolution],
     outcomes: Mapping[Arch, ArchOutcome],
 ) -> Target:
-    """`target` as a row: requested packages are pinned if all architectures have one version."""
+    """`target` as a row that pins requested packages with one version on all architectures."""
     pins = dict(target.pins)
     requires = dict(target.requires)
     for requested in request.requests:
@@ -302,7 +304,7 @@ def pinned_target(
 
 
 def refused(error: NoSolution) -> Refusal:
-    """An error as a value."""
+    """The refusal for an error of the resolver."""
     return Refusal(
         message=error.message, reasons=error.reasons, nearest=error.nearest, hint=error.hint
     )
@@ -315,6 +317,6 @@ def refused_as_old(query: Query, old: Sequence[OldVersion]) -> Refusal:
         message=f"no solution on {query.arch} without outdated versions of {', '.join(names)}",
         reasons=tuple(reason for entry in old for reason in entry.reasons),
         nearest=suggest.targets(query.matrix, query.demands, query.cuda, query.arch),
-        hint="--allow-old accepts versions that are over a year older than the others",
+        hint="to accept versions that are over a year older than the others, pass --allow-old",
         outdated=names,
     )

@@ -1,4 +1,4 @@
-"""Finds the locked target nearest to a project's requirements: met, added, contradicted ones."""
+"""Finds the locked target that is nearest to a project's requirements."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ PATCH = re.compile(r"===?\s*(\d+\.\d+)\.\d+")  # a pin of one patch release of P
 class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The known properties of a locked target on one architecture.
 
-    `python` is as exact as known. `recommended` is the stack for which it is recommended. `tested`
-    is the highest tier that passed, "" without a test record. `size` are the bytes that a pull
-    transfers. `unfit` are the reasons why it does not run on the machine in question. `learned` are
-    the constraints of its catalogue.
+    `python` is as exact as known. `recommended` is the stack for which the target is recommended.
+    `tested` is the highest tier that passed, "" without a test record. `size` is the number of
+    bytes that a pull transfers. `unfit` are the reasons why the target does not run on the machine.
+    `learned` are the constraints of the target's catalogue.
     """
 
     target: str
@@ -78,10 +78,11 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A package with an unacceptable version in a target, and the origin of the requirement.
+    """A package whose version in a target is not acceptable, and the origin of the requirement.
 
     `wanted` is a specifier, or the required source of the package. `places` are lines of the
-    project; `by` is an added package, with its version, or the words for one of the project.
+    project. `by` is the added package and version that causes the change, or describes a package of
+    the project.
     """
 
     package: str
@@ -96,10 +97,10 @@ class TargetChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A target as the start of a project's image, and the packages to add or change.
+    """A target as a basis for a project's image, and the packages to add or change.
 
-    `form` is "extends" if nothing of the target changes, on a Python that the project accepts, and
-    it was tested; else "like". `met` and `added` are packages.
+    `form` is "extends" if the target is tested, does not change, and has a Python that the project
+    accepts, else "like". `met` and `added` are packages.
     """
 
     target: str
@@ -196,7 +197,7 @@ def candidate(
 
 
 def _own_packages(facts: LockedFacts, declared: Declared) -> list[TargetChange]:
-    """The packages of the project that a target has as a release, which would hide them."""
+    """The project's own packages of which the target has a release, which would hide them."""
     return [
         TargetChange(
             package=name,
@@ -210,7 +211,7 @@ def _own_packages(facts: LockedFacts, declared: Declared) -> list[TargetChange]:
 
 
 def contradicts(demand: PackageDemand, has: str) -> bool:
-    """Whether a target with version `has` would have to change; a checkout is never the release."""
+    """Whether `demand` excludes version `has` of a target; a checkout is never the release."""
     if demand.source and not demand.spec:
         return True
     return not demand.allows(has)
@@ -225,7 +226,7 @@ def ranked(
     cuda: Collection[str] = (),
     first: int = FIRST,
 ) -> list[Candidate]:
-    """The candidates, the nearest first; `demands` are those on a Python, `cuda` releases.
+    """The candidates, the nearest first; `demands` are by Python, `cuda` are CUDA releases.
 
     `conflicts` finds the packages of a target that contradict its additions; it is called for the
     `first` targets, which are then sorted again.
@@ -257,7 +258,7 @@ def ranked(
 
 
 class _Order:
-    """How candidates are sorted."""
+    """The sort order of candidates."""
 
     def __init__(
         self,
@@ -271,7 +272,7 @@ class _Order:
         self._facts, self._demands = facts, demands
 
     def key(self, item: Candidate) -> tuple[object, ...]:
-        """Sorts the nearest target first."""
+        """The sort key, which places the nearest target first."""
         facts = self._facts[item.target]
         demanded = {demand.package for demand in self._demands(item.python)}
         return (
@@ -298,7 +299,7 @@ class _Order:
         return changed + added + other_cuda + (LIKE if item.form == "like" else 0)
 
     def _stack(self, facts: LockedFacts, demanded: set[str]) -> int:
-        """Sort key for a target's recommendation: one for a package of the project comes first."""
+        """The sort key for a recommendation; a stack that the project uses comes first."""
         if facts.recommended in demanded:
             return 3
         return 2 if facts.recommended == DEFAULT_STACK else 1 if facts.recommended else 0
@@ -320,7 +321,7 @@ def _reversed_day(day: str) -> int:
 def _with_required_torch(
     facts: Sequence[LockedFacts], cuda: Collection[str], demands: DemandsFor
 ) -> list[LockedFacts]:
-    """For a project that pins torch: the targets with that minor release, else the nearest ones.
+    """The targets with the minor release of torch that the project pins, else the nearest ones.
 
     The nearest ones are those of the declared CUDA release, if any, else of the nearest torch.
     """

@@ -1,8 +1,8 @@
-"""The shortest explanation of a conflict: each step is a fact that was read.
+"""Finds the shortest explanation of a conflict.
 
-A resolver's derivation has as many steps as the resolver took. This module instead follows packages
-that can have only one version, one after another, until no version satisfies two demands: users can
-check this reason, and it names the requested package to change.
+A resolver's derivation has as many steps as the resolver took. This module follows packages that
+can have only one version until no version satisfies two demands. Each step is a fact that users can
+check, and the result names the requested package to change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS = 6  # of an explanation
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """`package` must be one of `spec`. `dependent` is the package that requires it.
+    """A requirement of `dependent` for a version of `package` in `spec`.
 
     `dependent` is "" for a requirement of the user. `learned`: not declared by the dependent
     package, but derived from its code. The requirements of the package's `extras` are included.
@@ -45,7 +45,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequirementConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """Why demands contradict each other; `requests` are the packages whose demands led to it.
+    """The reasons why demands contradict each other; `requests` are the packages involved.
 
     `cuda`: the CUDA release is one of the reasons.
     """
@@ -75,7 +75,7 @@ class PackageFacts:
         self._fitting: dict[tuple[str, str], tuple[Version, ...]] = {}
 
     def with_learned(self, learned: Sequence[Constraint]) -> PackageFacts:
-        """The same facts with other `learned` ones; nothing is read twice."""
+        """The same facts with other `learned` constraints; nothing is read twice."""
         facts = PackageFacts(self.catalogue, self._read, learned, self.torches)
         facts._versions, facts._fitting = self._versions, self._fitting
         return facts
@@ -102,7 +102,7 @@ class PackageFacts:
         each(tuple(versions), lambda version, _: self.requires(package, version), threads=READERS)
 
     def fitting(self, package: str, spec: str) -> tuple[Version, ...] | None:
-        """The versions of the package that `spec` allows, newest first; None as for `versions`."""
+        """The versions that `spec` allows, newest first; None if the index does not respond."""
         versions = self.versions(package)
         if versions is None:
             return None
@@ -113,7 +113,7 @@ class PackageFacts:
     def requires(
         self, package: str, version: Version, extras: frozenset[str] = frozenset()
     ) -> tuple[Demand, ...]:
-        """The requirements of `package` at `version`: METADATA of its wheel, and learned ones."""
+        """The requirements of `package` at `version`, from METADATA and learned constraints."""
         key = (package, version, extras)
         if key not in self._requires:
             self._requires[key] = (
@@ -124,7 +124,7 @@ class PackageFacts:
         return self._requires[key]
 
     def metadata(self, package: str, version: Version) -> bytes | None:
-        """METADATA of the wheel of a version; None if the index has no wheel of it."""
+        """METADATA of the wheel of a version; None if the index has no such wheel."""
         offer = self.catalogue.chosen(package, version) if self.versions(package) else None
         return None if offer is None or offer.sdist is not None else self._read(offer.wheel)
 
@@ -172,15 +172,15 @@ def learned_words(entry: Constraint, version: str) -> str:
 
 
 def window_words(entry: Constraint) -> str:
-    """A version window that a package declares but only warns about, as a sentence."""
+    """A version window outside of which a package only warns, as a sentence."""
     return (
-        f"{entry.package} {entry.read_in} is written for {entry.needs}, according to its code"
+        f"{entry.package} {entry.read_in} supports {entry.needs} according to its code"
         f" ({entry.file}:{entry.line})"
     )
 
 
 def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
-    """The demand on torch of a wheel whose version states the torch it is compiled for."""
+    """The demand on torch of a wheel whose version names the torch that it is compiled for."""
     tag = local_version_label(str(version))
     if tag.torch:
         words = f"{package} {version} is compiled for torch {tag.torch}, according to its version"
@@ -194,7 +194,7 @@ def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
 
 
 class _Search:
-    """Follows demands that leave no choice; `fixed` holds the demands that left none."""
+    """Follows demands that leave one version; `fixed` are those demands."""
 
     def __init__(self, facts: PackageFacts, cuda: str | None) -> None:
         self.facts = facts
@@ -204,7 +204,7 @@ class _Search:
         self._followed: dict[str, frozenset[str]] = {}  # the extras of each fixed package
 
     def run(self, requests: Iterable[Demand]) -> RequirementConflict | None:
-        """Follow exact demands and those on torch first, which explain most; then the ranges."""
+        """Follow exact demands and those on torch first, because they explain most; then ranges."""
         pending = list(requests)
         ranges: list[Demand] = []
         while pending or ranges:
@@ -236,7 +236,7 @@ class _Search:
         return None
 
     def run_compiled(self, requests: Iterable[Demand]) -> RequirementConflict | None:
-        """Follow only local versions (`+cu124torch2.6`), whether an index has them or not."""
+        """Follow only local versions (`+cu124torch2.6`), even if no index has them."""
         pending = []
         for requested in requests:
             pin = _exact(requested.spec)
@@ -266,7 +266,7 @@ class _Search:
         return build.cuda is not None and self.cuda in (None, build.cuda)
 
     def conflict(self, package: str) -> RequirementConflict:
-        """The fewest demands on `package` that together allow no version, each with its cause."""
+        """The fewest demands on `package` that exclude every version, with their causes."""
         demands = self.demands[package]
         # Between versions first: their conflict is more specific than one with a CUDA release.
         core = next(
@@ -304,7 +304,7 @@ class _Search:
         steps[demand.words] = None
 
     def _last(self, package: str, core: Sequence[Demand]) -> list[str]:
-        """The final reasons: the versions of `package` that exist instead of the demanded ones."""
+        """The last reasons, which name the versions of `package` that exist."""
         catalogue = self.facts.catalogue
         spec = ",".join(demand.spec for demand in core if demand.spec)
         pin = _exact(spec)
@@ -336,7 +336,7 @@ class _Search:
         return [reason or has]
 
     def _abi_reason(self, demand: Demand) -> str:
-        """Why a compiled package requires exactly one torch; "" if `demand` is not of that kind."""
+        """The reason why a compiled package requires exactly one torch; "" for another `demand`."""
         left = (
             self.left(demand.dependent, self.demands.get(demand.dependent, ()))
             if demand.dependent
@@ -356,9 +356,9 @@ class _Search:
 def conflict(
     facts: PackageFacts, requests: Iterable[Demand], cuda: str | None, *, row: str = ""
 ) -> RequirementConflict | None:
-    """Follow `requests` on CUDA `cuda` (None: any) to the first contradiction; None if none is met.
+    """The first contradiction of `requests` on CUDA `cuda` (None for any release), or None.
 
-    `row` is the target of the matrix that names the CUDA release; without it, the user did.
+    `row` is the target of the matrix that sets the CUDA release, "" if the user does.
     """
     demands = tuple(requests)
     clash = _Search(facts, cuda).run_compiled(demands) or _Search(facts, cuda).run(demands)
@@ -376,7 +376,7 @@ def _cuda_reason(cuda: str, row: str) -> str:
 def _unknown_cuda(
     facts: PackageFacts, requests: Iterable[Demand], cuda: str, clash: RequirementConflict | None
 ) -> RequirementConflict:
-    """The reasons if no torch is built for the CUDA release, and other contradictions."""
+    """The conflict if no torch is built for the CUDA release, with other contradictions."""
     arch = facts.catalogue.rules.tags.arch.wheel
     has = f"no torch on {arch} is built for CUDA {cuda}: {torches.summary(facts.torches)}"
     pins = pins_of(requests).items()
@@ -393,7 +393,7 @@ def _unknown_cuda(
 def torch_of(
     facts: PackageFacts, requests: Iterable[Demand], cuda: str | None
 ) -> TorchBuild | None:
-    """The newest torch that `requests`, which have no conflict, allow; None without torch."""
+    """The newest torch that `requests` without a conflict allow; None without torch."""
     search = _Search(facts, cuda)
     search.run(tuple(requests))
     return search.torch
@@ -423,5 +423,5 @@ def _allows_all(demands: Iterable[Demand], version: Version) -> bool:
 
 
 def pins_of(requests: Iterable[Demand]) -> Mapping[str, str]:
-    """Package → version of the requests that name one."""
+    """Package → version, for the requests of an exact version."""
     return {item.package: pin for item in requests if (pin := _exact(item.spec)) is not None}

@@ -1,7 +1,7 @@
-"""The default `as_of`, the cut-off date of uploads, of a request (separate: one rule).
+"""Determines the default `as_of` of a request, the cut-off date of uploads.
 
-Packages that work together are released at about the same time, so that a solver that may use files
-of later years finds package sets that nobody has tried.
+Packages that work together are released at about the same time. A solver that may use files of
+later years finds package sets that nobody has tried.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _index_date(
 
 
 def first_upload(files: Sequence[IndexFile], spec: str) -> datetime.datetime | None:
-    """When the first file of a version in `spec` was uploaded; None if that is unknown."""
+    """The time of the first upload of a version in `spec`; None if unknown."""
     specifiers = SpecifierSet(spec)
     times = [
         file.uploaded

@@ -1,4 +1,4 @@
-"""The requirements in a project's files as requested packages of `imgbuild resolve`."""
+"""Turns the requirements in a project's files into requests of `imgbuild resolve`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from imgbuild.wheel.tags import Tags
 
 
 class SplitDemands(msgspec.Struct, frozen=True, kw_only=True):
-    """The demands of files: packages of an index, bounds of others, and packages by URL.
+    """The demands of files: packages of an index, bounds, and packages by URL.
 
-    If only a lock file names packages, all of its packages are `named`.
+    If only a lock file lists packages, all of them are in `named`.
     """
 
     named: tuple[PackageDemand, ...]
@@ -44,9 +44,9 @@ def split(declared: Declared, markers: Mapping[str, str]) -> SplitDemands:
 
 
 def python_of(declared: Declared, request: ResolveRequest, matrix: Matrix) -> str | None:
-    """The Python for the resolution: that of `request`, else the first that the files accept.
+    """The Python for the resolution: the requested one, else the first that the files accept.
 
-    InputError if they accept none.
+    Raises InputError if the files accept no Python of a base.
     """
     if request.python is not None or request.base is not None or not declared.python:
         return request.python
@@ -95,7 +95,7 @@ def _on(arches: Iterable[Arch]) -> str:
 def combined(
     named: Sequence[RequestedPackage], of_files: Sequence[RequestedPackage]
 ) -> tuple[RequestedPackage, ...]:
-    """The packages named directly, and those of files; the bounds of both apply.
+    """The packages on the command line and in files; the bounds of both apply.
 
     A version that must not change is kept; the resolver refuses it if a file excludes it.
     """

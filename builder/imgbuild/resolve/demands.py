@@ -1,4 +1,4 @@
-"""The requirements of a project's files on each package for one Python, from all their lines."""
+"""Combines the lines of a project's files into one demand per package, for one Python."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     `spec` has no local parts: a build for a CUDA release counts as its public version. `installed`
     is false for a package that only has a bound. `locked`: the version is from a lock file.
-    `source` is a URL or the path of a folder, "" for a package of an index. `conda`: only conda's
-    part of a file names it.
+    `source` is a URL or the path of a folder, "" for a package of an index. `conda`: only the Conda
+    dependencies of a file list it.
     """
 
     package: str

@@ -85,9 +85,9 @@ def remove(path: Path, name: str, packages: Sequence[str], system: Sequence[str]
 def _listed(row: Row) -> str:
     names = [*_lines(row), *(row.get("requires") or ()), *(row.get("pins") or ())]
     debs = list(row.get("packages") or ())
-    words = [f"it adds {', '.join(names)}"] if names else []
+    words = [f"the target adds {', '.join(names)}"] if names else []
     words += [f"Debian packages {', '.join(debs)}"] if debs else []
-    hint = "; ".join(words) or "it has no additions"
+    hint = "; ".join(words) or "the target has no additions"
     return f"{hint}; to omit a requirement of the project's files, use `exclude:`"
 
 
@@ -130,7 +130,7 @@ class RowMove(msgspec.Struct, frozen=True, kw_only=True):
     """Rows to move to another published target: from `old` to `new`, whose copy is at `lock`.
 
     `form` is the key of each row, "extends" or "like". `forget` are keys that are removed from
-    rows. `keep_old`: other rows still use `old`. `image`: the entry keeps its `image`.
+    rows. `keep_old`: other rows still use `old`. `image`: whether the entry keeps its `image`.
     """
 
     rows: Mapping[str, str]
@@ -144,7 +144,7 @@ class RowMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply_move(path: Path, data: bytes, move: RowMove) -> bytes:
-    """The matrix `data` of `path` after `move`; nothing is written."""
+    """The matrix `data` of `path` after `move`. Writes nothing."""
 
     def _edit(document: Row) -> None:
         for name, form in move.rows.items():
@@ -191,7 +191,7 @@ def _written(path: Path, data: bytes, edit: Callable[[Row], None]) -> bytes:
     crlf = text.count("\r\n") * 2 > text.count("\n")
     text = text.replace("\r\n", "\n")
     indented = OFFSET.search(text) is not None
-    changed = edited(text, edit, str(path), hint="edit it by hand", indented=indented)
+    changed = edited(text, edit, str(path), hint="edit the file by hand", indented=indented)
     return (changed.replace("\n", "\r\n") if crlf else changed).encode()
 
 

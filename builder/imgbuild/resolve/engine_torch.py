@@ -1,4 +1,4 @@
-"""The torch of a project's image, if need be from its inference engine, and its CUDA release."""
+"""Determines the torch and the CUDA release of a project's image."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_torch(
     markers: Mapping[str, str],
     metadata: Callable[[PackageDemand], bytes],
 ) -> tuple[PackageDemand, ...]:
-    """`demands`, plus the only torch accepted by an engine that they pin or bound from above.
+    """`demands`, and the only torch that an engine accepts which they pin or bound from above.
 
     `metadata` returns METADATA of the newest version that a demand accepts, empty if there is none.
     """
@@ -51,7 +51,7 @@ def with_torch(
 
 
 def decides(demand: PackageDemand) -> bool:
-    """Whether a demand determines one version: an exact one, or the newest that it accepts."""
+    """Whether a demand determines one version: it is exact or has an upper bound."""
     operators = {each.operator for each in demand.versions}
     return demand.pin is not None or bool(operators - {"!="} and operators <= NEWEST)
 
@@ -62,7 +62,7 @@ def build(
     markers: Mapping[str, str],
     cuda: Collection[str],
 ) -> TorchBuild | None:
-    """The newest of torch's `wheels` for one of the releases `cuda`, else the newest for another.
+    """The newest of torch's `wheels` for one of the releases `cuda`, else for another release.
 
     None if none of them is a build for CUDA. Only the first `BUILDS` are checked.
     """
@@ -80,7 +80,7 @@ def build(
 def required(
     demand: PackageDemand, metadata: bytes, markers: Mapping[str, str]
 ) -> list[Requirement]:
-    """The requirements in METADATA of a package with its extras, and with extras of those."""
+    """The requirements in METADATA of a package with its extras, including nested extras."""
     machine = tuple(sorted(markers.items()))
     return list(_required(demand.package, demand.extras, metadata, machine))
 
@@ -108,9 +108,10 @@ def without_toolkit(
     pages: IndexPages,
     tags: Tags,
 ) -> list[Obstacle]:
-    """The demanded torch, or the CUDA release of the files, if there is no `cuda-toolkit` for it.
+    """An obstacle if no `cuda-toolkit` exists for the CUDA release of torch or of the files.
 
-    Torch is `built` for a release, the files name `named` ("" for none) at the places `cuda`.
+    `built` is the CUDA release of torch, `named` the one in the files ("" for none) at the places
+    `cuda`.
     """
     files = pages.files(cuda_releases.METAPACKAGE)
     have = {file.version.release[:2] for file in files if file.version is not None}
@@ -148,7 +149,7 @@ def _torch(
     markers: Mapping[str, str],
     metadata: Callable[[PackageDemand], bytes],
 ) -> PackageDemand | None:
-    """The torch pinned by an engine."""
+    """The torch that an engine pins."""
     for needed in required(engine, metadata(engine), markers):
         bound = PackageDemand(package=TORCH, spec=str(needed.specifier), places=engine.places)
         if normalize(needed.name) == TORCH and bound.pin:

@@ -1,4 +1,4 @@
-"""Why a target of the matrix has no solution: a short conflict, and versions that would fit.
+"""Explains why a target of the matrix has no solution, and suggests versions.
 
 For a target that extends a published one, the reasons start from the published packages, which
 cannot change, and from the request.
@@ -24,7 +24,7 @@ TRIED = 24  # versions of a package that was requested with a range
 
 
 def explained(error: NoSolution, problem: SolveProblem) -> NoSolution:
-    """`error` of a target of the matrix, with a short conflict and suggestions if there are any."""
+    """`error` with a short conflict and suggestions, if any are found."""
     try:
         overlay = problem.overlay
         if overlay is None:
@@ -49,7 +49,7 @@ def _target_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
 
 
 def query_of(problem: SolveProblem) -> Query:
-    """A target of the matrix as a request."""
+    """The request that corresponds to a target of the matrix."""
     requires = problem.matrix.requirements_of(problem.target)
     target = msgspec.structs.replace(problem.target, requires=requires)
     return Query(
@@ -64,7 +64,7 @@ def query_of(problem: SolveProblem) -> Query:
 def _extension_error(
     error: NoSolution, problem: SolveProblem, base_target: PublishedTarget
 ) -> NoSolution:
-    """The same for a target that extends a published one, whose packages cannot change."""
+    """As `explained`, for a target that extends a published one, whose packages cannot change."""
     hint = (
         f"{base_target.name} cannot change: add another version, extend a target that meets the"
         f" requirements, or write `like: {base_target.name}` instead of `extends:` to solve all"
@@ -114,7 +114,7 @@ def _demands(base_target: PublishedTarget, problem: SolveProblem) -> tuple[Deman
 def _conflict(
     facts: PackageFacts, demands: Sequence[Demand], cuda: str, row: str
 ) -> RequirementConflict | None:
-    """The first contradiction, including one to which every version of a range leads."""
+    """The first contradiction, or one to which every version of a range leads."""
     plain = conflict.conflict(facts, demands, cuda, row=row)
     if plain is not None:
         return plain

@@ -1,4 +1,4 @@
-"""Demands that no solver can meet, according to index pages: names, versions, wheels.
+"""Finds demands that no solver can meet, from index pages: names, versions and wheels.
 
 All pages are requested at once, so that every cause is known in the first seconds.
 """
@@ -34,13 +34,13 @@ Cause = Literal["name", "version", "source", "python", "late", "index", "cuda"]
 
 
 class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
-    """A demand that cannot be satisfied, the reason, and the nearest alternative.
+    """A demand that cannot be met, with the reason and the nearest alternative.
 
-    `cause`: the index has no such package or version; only an sdist; no wheel for this Python or
-    machine; only files after the cut-off, or yanked ones; the index of a file does not respond; it
-    is built for a CUDA release that images cannot have.
-    `version` is the newest that the demand allows, "" if there is none. `conda`: the package is one
-    of conda, without a counterpart. `by_url`: the demand names its wheel.
+    `cause`: the index has no such package or version, only an sdist, no wheel for this Python or
+    machine, or only files that are yanked or later than the cut-off; the index of a file does not
+    respond; or the package is built for a CUDA release that images cannot have. `version` is the
+    newest that the demand allows, "" if there is none. `conda`: the Conda package has no
+    counterpart. `by_url`: the demand has the URL of a wheel.
     """
 
     package: str
@@ -65,9 +65,9 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IndexPages:
-    """Pages of packages for several Pythons: of the default index, or of the one of `assigned`.
+    """Pages of packages for several Pythons, from the default index or the `assigned` one.
 
-    `addresses` are the indexes that `assigned` names for packages.
+    `addresses` are the URLs of the indexes in `assigned`.
     """
 
     def __init__(
@@ -163,8 +163,7 @@ class IndexPages:
     def first_day(self, demand: PackageDemand, tags: Tags) -> datetime.date | None:
         """The day after the first upload that meets `demand`; None if that is unknown.
 
-        Of several versions, the first upload of the newest counts, although a lower one would
-        suffice.
+        Of several versions, the newest one counts, although a lower one would suffice.
         """
         rules = Rules(as_of=datetime.date.max, tags=tags, pins=_pins(demand))
         files = self.allowed(demand)
@@ -259,7 +258,7 @@ def _newest(versions: Sequence[Version]) -> Version | None:
 
 
 def _number(demand: PackageDemand, newest: Version | None) -> Version:
-    """The version to which others are compared: the pin, else the best that the demand allows."""
+    """The version to compare others with: the pin, else the best one that the demand allows."""
     if demand.pin is not None:
         return Version(demand.pin)
     bounds = [each.version.removesuffix(".*") for each in demand.versions]
@@ -275,7 +274,7 @@ def _cause(files: Sequence[IndexFile], catalogue: Catalogue) -> Cause:
 
 
 def _text(catalogue: Catalogue, demand: PackageDemand, newest: Version) -> str:
-    """The reason of `refusal`, without the names in the obstacle, and the nearest version."""
+    """The reason from `refusal`, without the names in the obstacle, and the nearest version."""
     text = refusal.of_range(catalogue, demand.package, f"=={newest}")
     text = text.removeprefix(f"{demand.package} {newest}: ")
     return text.replace(f", and the matrix does not list {demand.package} under `sdists`", "")
@@ -288,5 +287,5 @@ def _span(files: Sequence[IndexFile]) -> str:
 
 
 def similar(package: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Packages of locked targets with names similar to packages that are missing on the index."""
+    """Missing package → a package of a locked target with a similar name."""
     return tuple(difflib.get_close_matches(package, sorted(set(names)), n=1, cutoff=0.8))

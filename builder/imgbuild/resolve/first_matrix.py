@@ -1,7 +1,7 @@
-"""The text of a first `matrix.yaml`, with constant comments, and of a target as a row.
+"""Writes the text of a first `matrix.yaml`, and of a target as a row.
 
-Names, versions and URLs come from a lock, which may be untrusted, and from the command line. The
-YAML library quotes them; the text is parsed again and compared.
+Comments are constant. Names, versions and URLs are from the command line and from a lock, which may
+be untrusted: the YAML library quotes them, and the text is parsed again and compared.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ REASON = "requested with imgbuild init"
 
 
 class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's additions; `files` are pairs of a path on this machine and one in the image.
+    """A user's additions; `files` are pairs of a local path and a path in the image.
 
     `like`: versions of the published target may change. `requirements` are files of the project,
     `add` are PEP 508 lines, `names` maps URLs of repositories to packages. `exclude` and `sdists`
@@ -97,11 +97,11 @@ class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Block(dict[str, Any]):
-    """A mapping with a line for each key."""
+    """A mapping that is written with one line for each key."""
 
 
 class _Writer(yaml.SafeDumper):
-    """Writes texts in double quotes if YAML could misread them."""
+    """Writes strings in double quotes if YAML could misread them."""
 
 
 def _text(writer: yaml.SafeDumper, text: str) -> yaml.Node:
@@ -128,7 +128,7 @@ for kind in (dict, _Block):
 def text(
     extension: WantedExtension, below: PublishedTarget, folder: str, origin: str, image: str
 ) -> str:
-    """A matrix for `extension`, with examples of other additions.
+    """The text of a matrix for `extension`, with examples of other additions.
 
     `folder` has the copy of the published target `below`, `origin` is the source of the copy,
     `image` the location of its layers, or "".
@@ -208,7 +208,7 @@ def _added(extension: WantedExtension) -> dict[str, Any]:
 
 
 def _refuse_extras(packages: Sequence[RequestedPackage]) -> None:
-    """InputError for extras that a row of a matrix cannot have."""
+    """InputError for packages with extras, which a row of a matrix cannot have."""
     for package in packages:
         if package.extras or package.marker:
             marker = f"; {package.marker}" if package.marker else ""
@@ -216,12 +216,15 @@ def _refuse_extras(packages: Sequence[RequestedPackage]) -> None:
                 f"{package.name}{package.spec}{marker}: a row of a matrix can list only packages"
                 " without extras and markers"
             )
-            hint = "write the line into a requirements file, or name what the extra requires"
+            hint = (
+                "write the line into a requirements file, or list the packages that the extra "
+                "requires"
+            )
             raise InputError(message, hint=hint)
 
 
 def _mode(path: Path) -> str:
-    """The permissions of a file that is added: executable if the file is."""
+    """The permissions of an added file, which is executable if the local file is."""
     return "0755" if path.stat().st_mode & 0o100 else "0644"
 
 
@@ -259,7 +262,7 @@ def _without_defaults(value: Any) -> Any:
 
 
 def _entry(depth: int, key: str, value: object) -> str:
-    """The lines of one key of a mapping, `depth` mappings deep."""
+    """The lines of one key of a mapping at nesting level `depth`."""
     written = yaml.dump(
         _Block({key: value}), Dumper=_Writer, sort_keys=False, allow_unicode=True,
         default_flow_style=None, width=1 << 20,

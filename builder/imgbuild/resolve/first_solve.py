@@ -1,7 +1,7 @@
-"""The first solve of a request, which determines torch and thereby the CUDA release.
+"""Runs the first solve of a request, which determines torch and its CUDA release.
 
-uv runs once without the rule of one CUDA release, but only with versions of torch built for the
-requested release, or for any release: never with a CPU build.
+uv runs once without the rule of one CUDA release. It may use only versions of torch for the
+requested CUDA release, or for any release, but no CPU build.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from imgbuild.values import Arch
 class LearnedMemory:
     """Constraints learned while a request is resolved: used immediately, not written to a file.
 
-    `learned_constraints` are the strongest ones, which suffice to resolve; `seen` are all of them,
-    each with its evidence and versions. `preferred` are ranges of extras that are kept as long as
-    there is a solution, by package pair.
+    `learned_constraints` are the strongest ones, which suffice for resolving. `seen` are all
+    constraints with their evidence and versions. `preferred` maps package pairs to ranges of extras
+    that are kept as long as there is a solution.
     """
 
     def __init__(self, learned_constraints: Sequence[Constraint]) -> None:
@@ -77,7 +77,7 @@ class LearnedMemory:
         return len(self.preferred) > before
 
     def give_up(self) -> bool:
-        """Remove the range added last, since no set keeps it; returns whether there was one."""
+        """Remove the range added last, which no set satisfies; returns whether there was one."""
         if not self.preferred:
             return False
         pair, _ = self.preferred.popitem()
@@ -108,7 +108,7 @@ class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A request on one architecture; `target` is the result of another one, to be respected.
+    """A request on one architecture; `target` is the result on another one, which it must match.
 
     Constraints that are learned in the meantime are added to `memory`.
     """
@@ -127,7 +127,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def demands(self) -> tuple[Demand, ...]:
-        """The requests, and the torch of the other architecture."""
+        """The requests, with the torch of the other architecture."""
         demands = [
             conflict.demand(
                 requested.package, requested.spec, str(requested), extras=requested.extras
@@ -159,7 +159,7 @@ def solve_first(query: Query) -> FirstSolve:
     torch = next((b for b in facts.torches if str(b.version) == versions.get(TORCH)), None)
     cuda = cuda or (torch.cuda if torch is not None else None)
     if cuda is None:
-        message = "the CUDA release cannot be determined: the package set has no torch"
+        message = "cannot determine the CUDA release: the package set has no torch"
         raise InputError(message, hint="specify the release with --cuda")
     return FirstSolve(chosen=chosen, facts=facts, demands=demands, torch=torch, cuda=cuda)
 
@@ -181,7 +181,7 @@ def available(query: Query) -> PackageFacts:
 
 
 def facts_of(catalogue: Catalogue, learned: Sequence[Constraint], context: Context) -> PackageFacts:
-    """The facts for finding conflicts; reads METADATA of every usable torch."""
+    """The facts for finding conflicts, with METADATA of every usable torch."""
 
     def _read(file: IndexFile) -> bytes:
         return metadata(file, context.http, context.store)
@@ -232,11 +232,11 @@ def _audit_hint(demands: Sequence[Demand]) -> str | None:
     if len(pins) < 2 or len(pins) < len(demands):
         return None
     words = " ".join(f"{package}=={version}" for package, version in pins.items())
-    return f"to show what is incompatible in their files, run: imgbuild audit {words}"
+    return f"to find the incompatible code in their files, run: imgbuild audit {words}"
 
 
 def _provisional(query: Query) -> Target:
-    """A target that completes the URLs of indexes; "0.0" means that CUDA is not known yet."""
+    """A target for completing the URLs of indexes; CUDA is "0.0" as long as it is unknown."""
     request, matrix, cuda = query.request, query.matrix, query.cuda
     return Target(
         summary="",
@@ -288,7 +288,7 @@ def _unless_pinned(gaps: Gaps, pins: Mapping[str, str]) -> Callable[[str, Versio
 
 
 def floors(first: FirstSolve) -> tuple[Constraint, ...]:
-    """Constraints that require newer versions of requested packages; see `gaps.floors`."""
+    """Constraints that require newer versions of requested packages (see `gaps.floors`)."""
     if first.torch is None:
         return ()
     torch = str(first.torch.version)
@@ -301,7 +301,7 @@ def outdated(first: FirstSolve, versions: Mapping[str, str]) -> tuple[OldVersion
 
 
 def warnings(first: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """The chosen `versions` far behind their newest: requests by months, others by years."""
+    """The warnings about `versions` far behind the newest: requests by months, others by years."""
     catalogue = first.facts.catalogue
     offers = catalogue.chosen_files(versions)
     named = {demand.package for demand in first.demands}

@@ -1,4 +1,4 @@
-"""Versions before a gap in a package's wheels, and packages far behind their newest.
+"""Finds versions before a gap in a package's wheels, and packages far behind their newest version.
 
 A resolver should not select versions before a gap. Requested packages that are months behind get a
 warning with the cause; a package set with a package that is over a year behind is refused.
@@ -33,7 +33,7 @@ BEHIND = datetime.timedelta(days=120)  # a requested package that is further beh
 
 
 class Gaps:
-    """Finds versions before a gap: over a year in which no release had a file for the machine.
+    """Finds versions before a gap, more than a year in which no release had a file for the machine.
 
     tensordict has wheels for Linux aarch64 from 0.8.0 on; version 0.1.2, two years older, fits any
     machine, and a resolver that finds no other usable version selects it without an error.
@@ -79,7 +79,7 @@ class Gaps:
 def behind_newest(
     facts: PackageFacts, demands: Sequence[Demand], versions: Mapping[str, str], cuda: str | None
 ) -> tuple[str, ...]:
-    """The requests whose selected version is months behind the newest one, each with the cause."""
+    """The requests whose selected version is months behind the newest one, with the causes."""
     return tuple(
         words
         for requested in demands
@@ -89,7 +89,7 @@ def behind_newest(
 
 
 class OldVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that is over a year behind the others of its set, and the reasons as text."""
+    """A package that is over a year behind the others of its set, with the reasons as text."""
 
     package: str
     reasons: tuple[str, ...]
@@ -148,8 +148,8 @@ def floors(
     """Constraints that keep the solver from old versions of requested packages with this torch.
 
     A package gets a constraint if a version that is months newer does not contradict the requested
-    packages before it. The reason: a solver chooses old versions of the package that it decides
-    last, not of the least important one.
+    packages before it. Without constraints, a solver chooses an old version of the package that it
+    decides last, not of the least important one.
     """
     pinned = [demand for demand in demands if demand.package in conflict.pins_of([demand])]
     bounds = []
@@ -171,7 +171,7 @@ def floors(
 
 
 def _months_apart(facts: PackageFacts, package: str, version: Version, newer: Version) -> bool:
-    """Whether `newer` was uploaded months after `version`; by their numbers if that is unknown."""
+    """Whether `newer` was uploaded months after `version`; without dates, compares numbers."""
     offers = [facts.catalogue.chosen(package, each) for each in (version, newer)]
     times = [offer.wheel.uploaded for offer in offers if offer is not None]
     if len(times) == 2 and times[0] is not None and times[1] is not None:
@@ -182,7 +182,7 @@ def _months_apart(facts: PackageFacts, package: str, version: Version, newer: Ve
 def _far_newer(
     current: IndexFile, wheels: Sequence[IndexFile], latest: datetime.datetime | None
 ) -> IndexFile | None:
-    """The newest of `wheels` if `current` is a year older than it and than `latest`; else None."""
+    """The newest of `wheels` if it and `latest` are a year newer than `current`; else None."""
     version = current.version
     if version is None:
         return None
@@ -242,7 +242,7 @@ def _cause(
     versions: Mapping[str, str],
     cuda: str | None,
 ) -> tuple[str, ...]:
-    """Why the version of `top` is not possible with the other packages of `requested`."""
+    """The reason why the version of `top` is impossible with the other packages of `requested`."""
     package = requested.package
     others = [
         conflict.demand(

@@ -1,8 +1,8 @@
-"""A first `matrix.yaml` that extends a published target, and a copy of that target's lock.
+"""Writes a first `matrix.yaml` that extends a published target, and copies the target's lock.
 
 lock.json and digests.json are copied to a folder next to the matrix. They are part of the user's
-repository, so that nothing else is needed to review, check and build a lock. The schema of the
-matrix, for editors, and a .gitignore are written, too.
+repository, which is then complete for reviewing, checking and building a lock. The schema of the
+matrix, for editors, and a .gitignore are also written.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ IGNORED = "# Commit the other files of this folder: locks, digests, what they ex
 
 
 def name_for(word: str) -> str:
-    """The name of the target: `word`, or the name of the current folder if `word` is its path.
+    """The name of the target: `word`, or the current folder's name if `word` is its path.
 
-    InputError for another path, or if `word` cannot be a name.
+    Raises InputError for another path, and for an invalid name.
     """
     if "/" not in word and word.strip("."):
         require_name(word)
@@ -56,7 +56,7 @@ def name_for(word: str) -> str:
     folder = files.expanded(word).resolve()
     name = re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "my-image"
     if folder != Path.cwd().resolve():
-        message = f"{word} is another folder, but a project is created in the current one"
+        message = f"{word} is another folder; a project is created in the current folder"
         there = shlex.quote(str(folder))
         raise InputError(message, hint=f"mkdir -p {there} && cd {there} && imgbuild init {name}")
     return name
@@ -76,15 +76,15 @@ def require_target(project: Project, target: str) -> None:
     if target not in target_digests:
         near = nearest(target, target_digests)
         ask = f"did you mean {near}? " if near else ""
-        where = project.root if project.writable else "the catalogue that comes with imgbuild"
+        where = project.root if project.writable else "the bundled catalogue"
         message = f"no locked target {target} in {where}"
         raise NothingSelected(message, hint=f"{ask}`imgbuild list` shows all targets")
 
 
 def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
-    """The target to extend if the user names none.
+    """The target to extend by default.
 
-    `stacks` has each target and the stack for which it is recommended, or "". The one for vLLM
+    `stacks` maps each target to the stack for which it is recommended, or "". The one for vLLM
     comes first, then other recommended ones, then those that passed a higher tier of smoke tests on
     `arch`; ties are resolved by order. NothingSelected if none is locked for `arch`.
     """
@@ -105,9 +105,9 @@ def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
 def copied(
     place: str, target: str, folder: Path, http: Http, *, below: Path | None = None
 ) -> PublishedTarget:
-    """Lock and digests of `target`, which is published at `place`, copied into `folder`.
+    """Copy lock and digests of `target`, published at `place`, into `folder`; returns the copy.
 
-    `folder` is in `below`, the user's repository, and links between the two are not followed.
+    `folder` is in `below`, the user's repository. Links between the two are not followed.
 
     `place` is a URL or a path of a folder with both files, of a folder with a subfolder TARGET that
     has them, or of a project; or INSTALLED. InputError if it has no such files, or those of another
@@ -140,7 +140,7 @@ def _lock_files(place: str, target: str, http: Http) -> tuple[str, dict[str, byt
             return each, {LOCK: lock, DIGESTS_FILE: target_digests}
     message = f"{place} has no {LOCK} and {DIGESTS_FILE} of {target}"
     tried = ", ".join(places)
-    raise InputError(message, hint=f"pass the folder that contains both; searched {tried}")
+    raise InputError(message, hint=f"pass the folder that contains both files; searched {tried}")
 
 
 def _read(place: str, http: Http) -> bytes | None:
@@ -220,7 +220,7 @@ def write_editor_files(folder: Path) -> list[Path]:
 
 
 class Renewed(msgspec.Struct, frozen=True, kw_only=True):
-    """A copied published target before and after a refresh; `before` is empty if there was none."""
+    """A copied published target before and after a refresh; `before` is empty for a first copy."""
 
     target: str
     before: str
@@ -228,7 +228,7 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refresh(path: Path, http: Http) -> list[Renewed]:
-    """Copy the targets that the matrix at `path` extends again; InputError if one has no source."""
+    """Renew the copies of the targets that the matrix at `path` extends."""
     renewed = []
     for name, item in published.published(path).items():
         if not item.origin:
@@ -252,9 +252,9 @@ def _digest(folder: Path) -> str:
 
 
 def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
-    """`HERE:THERE` words as pairs; InputError for other words, and for missing files.
+    """The pairs of `HERE:THERE` words; InputError for other words and for missing files.
 
-    A matrix names files by their path below its folder, regardless of how the words name them.
+    Local paths are relative to the folder of the matrix, however the words are written.
     """
     pairs = []
     for word in words:
@@ -266,11 +266,11 @@ def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
             raise InputError(message, hint="--file train.sh:/opt/team/train.sh")
         if not Path(here).is_file():
             message = f"--file {word}: no such file: {here}"
-            raise InputError(message, hint="create it first; it may be empty")
+            raise InputError(message, hint="create the file first; it may be empty")
         place = Path(os.path.relpath(here))
         led = Path(here).resolve()
         if is_outside(str(place)) or led != place.resolve() or not led.is_relative_to(Path.cwd()):
             message = f"--file {word}: {here} is outside this folder"
-            raise InputError(message, hint="copy it into your repository")
+            raise InputError(message, hint="copy the file into your repository")
         pairs.append((place, there))
     return tuple(pairs)

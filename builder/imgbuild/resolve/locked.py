@@ -1,4 +1,4 @@
-"""Locked targets that satisfy a request: a result that needs neither an index nor a solver."""
+"""Finds locked targets that satisfy a request, which needs neither an index nor a solver."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ ENOUGH = 2  # requested packages that a target must have if it lacks another one
 class NearTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A target that almost satisfies a request.
 
-    `others`: package → its version, the requested specifier; `missing`: packages that it lacks.
+    `others` maps packages to their version and the requested specifier. `missing` are packages that
+    it lacks.
     """
 
     target: str
@@ -51,7 +52,7 @@ class NearTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def similar(request: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, str]:
-    """The requested packages that no target has → a package of a target with a similar name."""
+    """Requested package that no target has → a package of a target with a similar name."""
     names = {
         name for target in matrix.targets.values() for name in (*target.pins, *target.requires)
     }
@@ -76,9 +77,9 @@ def satisfying(
 ) -> tuple[LockedTarget, ...]:
     """The targets with a current lock that satisfies the request, on each architecture.
 
-    None for a request with extras: a lock does not contain their requirements.
-    Tested ones are first, then those of later dates; retired ones are last. InputError for a lock
-    that cannot be read.
+    Tested targets are first, then newer ones; retired targets are last. None for a request with
+    extras, because a lock does not contain their requirements. InputError for a lock that cannot be
+    read.
     """
     targets: list[LockedTarget] = []
     if any(requested.extras for requested in request.requests):
@@ -128,9 +129,10 @@ def versions_in(request: ResolveRequest, lock: Lock) -> dict[str, str] | None:
 def nearest_target(request: ResolveRequest, project: Project, matrix: Matrix) -> NearTarget | None:
     """The current target that has all requested packages, at most MOST_OTHER at another version.
 
-    Targets with the fewest differences come first, then newer ones, as in `satisfying`. If there is
-    none: one that only lacks MOST_OTHER of at least three requested packages, requested in any
-    version; those that pin most of the others come first. Else None. `as_of` is ignored.
+    Targets with the fewest differences come first, then newer ones, as in `satisfying`. Without
+    such a target, one may lack at most MOST_OTHER of three or more requested packages that are
+    requested in any version; targets that pin most of the others come first. None if there is no
+    target. `as_of` is ignored.
     """
     wanted = msgspec.structs.replace(request, as_of=None)
     near: list[tuple[bool, int, int, str, NearTarget]] = []
@@ -155,7 +157,7 @@ def nearest_target(request: ResolveRequest, project: Project, matrix: Matrix) ->
 
 
 def _missing(request: ResolveRequest, lock: Lock) -> tuple[str, ...]:
-    """The requested packages that the lock lacks on one of the requested architectures it has."""
+    """The requested packages that the lock lacks on one of its requested architectures."""
     has = [lock.arch[arch].versions for arch in request.arches if arch in lock.arch]
     return tuple(
         each.package for each in request.requests if any(each.package not in v for v in has)

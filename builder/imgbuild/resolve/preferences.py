@@ -1,7 +1,7 @@
-"""Ranges that a package declares under an extra with another's name: `trl[vllm]` needs vllm>=0.12.
+"""Finds ranges that a package declares in an extra named after another: `trl[vllm]`.
 
-Nothing requires the extra, so a resolver may choose versions outside of the range, and the audit
-then warns. Sets without such warnings are preferred: the ranges are constraints as long as a set
+Without a request for the extra, a resolver may choose versions outside of the range, and the audit
+warns. Sets without such warnings are preferred: the ranges are constraints as long as a set
 satisfies them.
 """
 
@@ -29,7 +29,7 @@ Pair = tuple[str, str]  # a package, and the one that its extra is named after
 
 
 def violated(facts: PackageFacts, versions: Mapping[str, str]) -> Iterator[Pair]:
-    """The pairs of `versions` in which the second is outside of the range of the first's extra."""
+    """The pairs in which the second package is outside of a range in the extra of the first."""
     for package, version in versions.items():
         for other, specs in _ranges(facts, package, Version(version)).items():
             chosen = versions.get(other)
@@ -42,7 +42,7 @@ def violated(facts: PackageFacts, versions: Mapping[str, str]) -> Iterator[Pair]
 def constraints_of(facts: PackageFacts, pair: Pair, spec: str) -> tuple[Constraint, ...]:
     """The ranges of the other package in the extras of the package's versions that `spec` allows.
 
-    Versions from before the extra need none: their code does not use the other package.
+    Versions that precede the extra need none: their code does not use the other package.
     """
     package, other = pair
     versions = sorted((facts.fitting(package, spec) or ())[:READ])
@@ -77,12 +77,12 @@ def constraints_of(facts: PackageFacts, pair: Pair, spec: str) -> tuple[Constrai
 
 
 def words(entry: Constraint) -> str:
-    """A range that was satisfied, as a reason for the version of its package."""
-    return f"supports {entry.needs} by its extra {entry.name}"
+    """A satisfied range as a reason for the version of its package."""
+    return f"supports {entry.needs} according to its extra {entry.name}"
 
 
 def _ranges(facts: PackageFacts, package: str, version: Version) -> Mapping[str, tuple[str, ...]]:
-    """Other package → the ranges in the extra named after it; none if they cannot be read."""
+    """Other package → the ranges in the extra named after it; empty if METADATA cannot be read."""
     data = None
     with contextlib.suppress(FetchFailed):
         data = facts.metadata(package, version)

@@ -1,4 +1,4 @@
-"""The packages of a project that come from the indexes in its files.
+"""Determines which packages of a project come from the indexes in its files.
 
 These are the packages that a file assigns to an index, and those for which an index has files that
 the default index lacks, even if the default index has other files of the package.
@@ -36,10 +36,10 @@ ATTEMPTS = 2  # the index of a project may be reachable only for its authors
 
 
 class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
-    """The indexes in use, by their names in a matrix, and their packages.
+    """The indexes in use, with their names in a matrix and their packages.
 
-    `addresses` are the URLs of `indexes` on this machine. `notes` state the packages of each index,
-    `failures` the indexes that could not be read; packages of those are in `obstacles`.
+    `addresses` are the URLs of `indexes` on this machine. `notes` list the packages of each index,
+    `failures` the indexes that could not be read. Packages of the latter are in `obstacles`.
     """
 
     indexes: dict[str, PackageIndex] = {}
@@ -53,7 +53,7 @@ class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
 class _Index:
     """An index whose pages are read; after a failure it has no files.
 
-    `url` is its URL in a matrix.
+    `url` is the URL that the matrix has.
     """
 
     def __init__(self, declared: DeclaredIndex, name: str, folder: Path, http: Http) -> None:
@@ -70,7 +70,7 @@ class _Index:
         self._http = http
 
     def read(self, packages: Iterable[str]) -> None:
-        """Fetch the first page, and the others only if that worked."""
+        """Fetch the first page, then the others if the first succeeded."""
         names = sorted(packages)
         self.files(*names[:1])
         if not self.failure:
@@ -87,7 +87,7 @@ class _Index:
 
     @property
     def timed(self) -> bool:
-        """Whether it has upload times of its packages, on their pages or in its JSON API."""
+        """Whether the index has upload times of its packages, on pages or in its JSON API."""
         if self.address.flat or self.failure:
             return False
         address = msgspec.structs.replace(self.address, timed=True)
@@ -117,10 +117,11 @@ def find(
     folder: Path,
     taken: Collection[str] = (),
 ) -> ProjectIndexes:
-    """The indexes of `declared` that `demands` need; `pages` are those of the default index.
+    """The indexes in `declared` that `demands` need; `pages` are of the default index.
 
     `published` are packages of published targets, which are looked up only if the default index
-    does not meet the demand. `folder` is the project's, `taken` are the names of other indexes.
+    does not meet the demand. `folder` is the project's folder, `taken` are the names of other
+    indexes.
     """
     http = Http(offline=pages.context.http.offline, attempts=ATTEMPTS)
     names = _names(declared, taken)
@@ -155,7 +156,7 @@ def find(
 
 
 def _assign(indexes: Sequence[_Index], packages: Collection[str], pages: IndexPages) -> set[str]:
-    """Assign each package to the first index with a file of it that the default index lacks."""
+    """Assign each package to the first index that has a file which the default index lacks."""
     left = set(packages)
     for index in indexes:
         index.read(left)
@@ -184,7 +185,7 @@ def _follow(
     pages: IndexPages,
     tags: Tags,
 ) -> None:
-    """Look up the requirements in METADATA of an index's packages, except `excluded`."""
+    """Look up the requirements of an index's packages, except `excluded`."""
     seen, new = set(excluded), {name for index in general for name in index.packages}
     for _ in range(DEPTH):
         required: set[str] = set()
@@ -211,7 +212,7 @@ def _newest(files: Sequence[IndexFile], tags: Tags) -> IndexFile | None:
 
 
 def _names(declared: Sequence[DeclaredIndex], taken: Collection[str]) -> dict[str, str]:
-    """URL → a name for the matrix that is not `taken`: that of the file, or the host's."""
+    """URL → an unused name for the matrix, from the file or the host."""
     names: dict[str, str] = {}
     for each in declared:
         label = each.name or urlsplit(each.url).hostname or unquote(urlsplit(each.url).path)

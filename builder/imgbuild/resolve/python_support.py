@@ -26,12 +26,12 @@ OTHER = f"a base can use another Python from a standalone build: {HOW_TO}"
 
 
 def bases_text(pythons: Collection[str]) -> str:
-    """The releases of Python in the bases of a matrix, and how to get another one."""
+    """A sentence with the releases of Python in the bases, and how to get another one."""
     return f"the bases have Python {_any_of(pythons)}; {OTHER}"
 
 
 def _any_of(pythons: Collection[str]) -> str:
-    """The releases in words, such as "3.10, 3.11 or 3.12"."""
+    """The releases as a list, such as "3.10, 3.11 or 3.12"."""
     *first, last = sorted(set(pythons), key=Version)
     return f"{', '.join(first)} or {last}" if first else last
 
@@ -85,7 +85,7 @@ def refuse(query: Query) -> None:
 def _package_support(
     package: str, catalogue: Catalogue, release_catalogue: ReleaseCatalogue
 ) -> Iterator[str]:
-    """The versions of `package` for the Python, and the commonly used names missing in them."""
+    """A sentence on the versions of `package` for the Python, and the common names they lack."""
     python = catalogue.rules.tags.python
     files = [offer.wheel for offer in catalogue.offers(package)]
     versions = [file.version for file in files if file.version and not file.version.is_prerelease]
@@ -106,7 +106,7 @@ def _package_support(
 
 
 def _lacking(package: str, version: Version, release_catalogue: ReleaseCatalogue) -> Iterator[str]:
-    """The first commonly used name that `version` of `package` lacks, and its first version."""
+    """The first commonly used name that `version` lacks, and the version that added it."""
     release = release_catalogue.release(package, str(version))
     module = package.replace("-", "_")
     names = [entry.name for entry in policy.load().entries if entry.name.startswith(f"{module}.")]

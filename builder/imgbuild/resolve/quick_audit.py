@@ -1,7 +1,7 @@
-"""A quick audit of the requested packages before the whole package set is solved.
+"""Audits the requested packages quickly, before the whole package set is solved.
 
-Only their own modules are read, by ranges of the wheels on the index; everything else is treated as
-unknown, so that a finding applies to every package set with these versions.
+Only their own modules are read, from ranges of the wheels on the index. Everything else counts as
+unknown, so a finding applies to every package set with these versions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OF_CALLS: Final = (Relation.KEYWORD, Relation.ARGUMENT, Relation.REGISTERED)
 
 
 class QuickAudit(msgspec.Struct, frozen=True, kw_only=True):
-    """The result: constraints from errors, and version windows that packages only warn about.
+    """The constraints from errors, and the version windows outside of which packages only warn.
 
     `clashes`: there are errors, with or without a constraint. `read` are the packages whose code
     was compared.
@@ -87,7 +87,7 @@ def _releases(
 def learned_from(
     errors: Iterable[Finding], release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> tuple[Constraint, ...]:
-    """A constraint from each error; not merged, because a refusal shows all of them."""
+    """A constraint from each error. They are not merged, because a refusal shows all of them."""
     entries: dict[tuple[str, str, str], Constraint] = {}
     for error in errors:
         evidence = error.evidence
@@ -103,7 +103,7 @@ def learned_from(
 
 
 def windows(findings: Iterable[Finding]) -> tuple[Constraint, ...]:
-    """The version windows that packages only warn about, each as an entry for its one version."""
+    """The version windows outside of which packages only warn, as entries for one version each."""
     return tuple(
         Constraint(
             package=evidence.package,
@@ -129,10 +129,10 @@ def widened(
     catalogue: Catalogue,
     context: Context,
 ) -> tuple[Constraint, ...]:
-    """`entries`; those of `packages` are extended to all versions to which they apply.
+    """`entries`, in which those of `packages` cover all versions to which they apply.
 
-    For a pinned package an entry is learned only for the pinned version, so that other versions
-    would seem compatible.
+    An entry of a pinned package is learned only for the pinned version. Without this step, other
+    versions would seem compatible.
     """
     originals = tuple(entries)
     if not any(entry.package in packages for entry in originals):
@@ -166,7 +166,7 @@ def evidence_of(entry: Constraint, release_catalogue: ReleaseCatalogue) -> Evide
 
 
 def _call_evidence(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Evidence | None:
-    """For `f(x)`: whether x is rejected, missing or accepted, from the two conflicting versions."""
+    """The evidence of a call `f(x)`: whether x is rejected, missing or accepted."""
     release = release_catalogue.release(evidence.package, evidence.version)
     if release is None:
         return None

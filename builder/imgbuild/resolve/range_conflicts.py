@@ -1,9 +1,9 @@
-"""Packages that additions without an exact version require in another version than a target's.
+"""Finds packages that additions require in other versions than those of a target.
 
-A target is extended only if some version of each addition fits it, and of the dependencies that the
-target lacks. Only the newest versions and the newest ones before the target's date are examined,
-not every release. `contradictions` finds pins of a project that require versions excluded by its
-other lines, from METADATA alone.
+The additions have no exact version. A target is extended only if some version of each addition, and
+of each dependency that the target lacks, fits. Only the newest versions and the newest ones before
+the target's date are examined. `contradictions` finds pins of a project that require versions
+excluded by its other lines, from METADATA alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PACKAGES = 200  # that are examined, dependencies included
 def range_conflicts(
     additions: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: Tags
 ) -> list[TargetChange]:
-    """The changes that the newest version of each of `additions` requires, if no version fits."""
+    """The changes that the newest version of each addition requires if no version fits."""
     open_ranges = [each for each in additions if not each.pin and not each.source]
     for _ in levels(open_ranges, facts.versions, pages, tags):
         pass  # fetched in threads; the walk has one thread, so that its result does not vary
@@ -48,7 +48,7 @@ def range_conflicts(
 def changes_for(
     demand: PackageDemand, version: str, required: Iterable[Requirement], has: Mapping[str, str]
 ) -> list[TargetChange]:
-    """The requirements of the demanded package's `version` that differ from the versions `has`."""
+    """The requirements of `version` of the demanded package that the versions `has` do not meet."""
     return [
         TargetChange(
             package=package,
@@ -64,14 +64,14 @@ def changes_for(
 
 
 class _Walk:
-    """Examines the additions to one target, and each of their dependencies once."""
+    """Examines the additions to one target, and each dependency once."""
 
     def __init__(self, facts: LockedFacts, pages: IndexPages, tags: Tags) -> None:
         self._facts, self._pages, self._tags = facts, pages, tags
         self._known: dict[tuple[str, str, tuple[str, ...]], list[TargetChange]] = {}
 
     def changes(self, demand: PackageDemand, depth: int = LEVELS) -> list[TargetChange]:
-        """The changes for the newest version that meets `demand`; none if some version fits."""
+        """The changes for the newest version that meets `demand`; empty if some version fits."""
         key = (demand.package, demand.spec, demand.extras)
         if key not in self._known:
             if len(self._known) >= PACKAGES:
@@ -130,10 +130,10 @@ def contradictions(
     demands: Iterable[PackageDemand],
     declared: Declared,
 ) -> list[Obstacle]:
-    """The pins whose METADATA no version of another demanded package satisfies.
+    """The pins with a requirement that no version of another demanded package satisfies.
 
-    `required` are pins with their requirements. Overridden packages and packages installed without
-    dependencies are left to the solver.
+    `required` are pins with their requirements. Packages that are overridden or installed without
+    dependencies are omitted.
     """
     lines = declared.requirements
     free = {each.package for each in lines if each.no_deps}

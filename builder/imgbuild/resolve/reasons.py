@@ -1,4 +1,4 @@
-"""Why a resolution contains each package in its version (separate: only explanations)."""
+"""Explains why a resolution contains each package in its version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imgbuild.values import normalize
 
 
 class RequirementLink(msgspec.Struct, frozen=True, kw_only=True):
-    """`dependent` requires `package` with `spec`, which is empty for any version."""
+    """A requirement of `dependent` for `package`; `spec` is empty for any version."""
 
     dependent: str
     package: str

@@ -1,4 +1,4 @@
-"""Git repositories that a project names: reports all that cannot be fetched at once."""
+"""Reports all git repositories of a project that cannot be fetched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THREADS = 8
 
 
 def failures(demands: Iterable[PackageDemand], context: Context) -> list[ImgbuildError]:
-    """Why repositories cannot be used, with the lines that name them; nothing is fetched yet."""
+    """The reasons why repositories cannot be used, with their lines. Fetches nothing."""
     named = [item for item in demands if item.installed and item.source.startswith(addresses.GIT)]
     errors = threads.each(named, lambda item, _: _failure(item, context), threads=THREADS)
     return [error for error in errors if error is not None]

@@ -1,4 +1,4 @@
-"""The request of a user of `imgbuild resolve`, parsed from the command line."""
+"""Parses the request of `imgbuild resolve` from the command line."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package and the accepted versions. `have`: it is already installed and must not change.
 
-    `row` is the target of the matrix that requests it; empty for the user. `extras` are requested
-    as well; with a `marker` it applies only to machines for which that is true.
+    `row` is the target of the matrix that requests it, "" for the user. `extras` are requested as
+    well. With a `marker`, it applies only to machines for which the marker is true.
     """
 
     package: str
@@ -45,12 +45,12 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.package}[{','.join(self.extras)}]" if self.extras else self.package
 
     def applies(self, markers: Mapping[str, str]) -> bool:
-        """Whether it applies to a machine with `markers`."""
+        """Whether the request applies to a machine with `markers`."""
         return not self.marker or Marker(self.marker).evaluate({**markers, "extra": ""})
 
     @property
     def pin(self) -> str | None:
-        """The only accepted version, as PEP 440 normalizes it; None for a range."""
+        """The only accepted version, in normalized form (PEP 440); None for a range."""
         exact = self.spec.startswith("==") and not self.spec.startswith("===")
         if exact and "," not in self.spec and "*" not in self.spec:
             return str(Version(self.spec.removeprefix("==")))
@@ -66,9 +66,9 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The whole request of a user. None means that imgbuild chooses the value.
 
     `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes, `index_rows` are
-    those of the user's files. `row` is the target of the matrix that requests it, "" for the user.
-    `allow_old` accepts versions that are more than a
-    year older than the packages requested with them.
+    indexes of the user's files. `row` is the target of the matrix that makes the request, "" for
+    the user. `allow_old` accepts versions that are more than a year older than the packages
+    requested with them.
     """
 
     requests: tuple[RequestedPackage, ...]
@@ -103,11 +103,11 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
 def read(
     wants: Iterable[str], have: Iterable[str], assigned: Mapping[str, str]
 ) -> tuple[tuple[RequestedPackage, ...], str | None]:
-    """The requests of the words `wants` and `have`, and the CUDA that a `have` names (`+cu124`).
+    """The requests in `wants` and `have`, and the CUDA release in the latter (`+cu124`).
 
     The local part of an installed version is dropped unless another index is `assigned` to the
-    package, since the default index has no such versions. Whether the build is the same then
-    depends on the CUDA release.
+    package, since the default index has no such versions. Then the CUDA release determines whether
+    the build is the same.
     """
     requests: dict[str, RequestedPackage] = {}
     builds: dict[str, str] = {}  # CUDA → the request that names it
@@ -119,7 +119,7 @@ def read(
             before = requests.setdefault(requested.package, requested)
             if before != requested and before.have and not _agree(before, requested):
                 message = f"{before} and {requested} contradict each other"
-                raise InputError(message, hint="omit one of the two")
+                raise InputError(message, hint="remove one of them")
             if before.have:
                 extras = tuple(sorted({*before.extras, *requested.extras}))
                 requests[before.package] = msgspec.structs.replace(before, extras=extras)
@@ -135,7 +135,7 @@ def read(
     if len(builds) > 1:
         both = " and ".join(f"{text} for {cuda}" for cuda, text in builds.items())
         message = f"--have lists builds for several CUDA releases: {both}"
-        raise InputError(message, hint="specify builds for one CUDA release, or omit one")
+        raise InputError(message, hint="specify builds for one CUDA release only")
     return tuple(requests.values()), next(iter(builds), None)
 
 
@@ -171,7 +171,9 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
     cuda = releases.of_tag(version.local or "")
     if version.local and not cuda and package not in keep:
         message = f"--have {text}: the default index has no build +{version.local} of {package}"
-        hint = f"specify the index that has it: --index {package}=INDEX; or omit +{version.local}"
+        hint = (
+            f"specify an index with this build (--index {package}=INDEX), or omit +{version.local}"
+        )
         raise InputError(message, hint=hint)
     if version.local and package not in keep:
         requested = msgspec.structs.replace(requested, spec=f"=={version.public}")
@@ -212,19 +214,19 @@ def of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
 
 
 def indexes_of(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
-    """`PACKAGE=INDEX` words as a mapping; InputError for an index that is not in the matrix."""
+    """The mapping of `PACKAGE=INDEX` words; InputError for an index that is not in the matrix."""
     indexes = {}
     for word in words:
         package, _, index = word.partition("=")
         if index not in matrix.indexes:
             message = f"--index {word}: the matrix has no index {index or '(no name)'}"
-            raise InputError(message, hint=f"it has {', '.join(matrix.indexes)}")
+            raise InputError(message, hint=f"the matrix has {', '.join(matrix.indexes)}")
         indexes[normalize(package)] = index
     return indexes
 
 
 def arches_of(words: Iterable[str]) -> tuple[Arch, ...]:
-    """The architectures of `--arch`, each once; this machine's without the option."""
+    """The architectures of `--arch`, each once; by default the one of this machine."""
     names = [name for word in words for name in word.split(",")] or [platform.machine()]
     arches = []
     for name in names:
@@ -261,14 +263,14 @@ def python_of(text: str) -> str:
 
 
 def today() -> datetime.date:
-    """The date in UTC: as a cut-off it allows everything that was uploaded before this day."""
+    """The date in UTC; as a cut-off it allows all uploads before this day."""
     return datetime.datetime.now(datetime.UTC).date()
 
 
 def check(request: ResolveRequest, matrix: Matrix) -> None:
     """InputError if the matrix has no such base, or already has a target of that name.
 
-    The same if an index needs a CUDA release and none is requested.
+    Raises InputError also if an index needs a CUDA release and none is requested.
     """
     base_of(request, matrix)
     if request.name is not None and request.name in matrix.targets:
@@ -283,7 +285,7 @@ def check(request: ResolveRequest, matrix: Matrix) -> None:
 
 
 def applying(request: ResolveRequest, matrix: Matrix) -> ResolveRequest:
-    """The request without packages that apply to none of its architectures.
+    """The request without packages that do not apply to any of its architectures.
 
     InputError if no package applies to one of the architectures.
     """
@@ -301,10 +303,10 @@ def applying(request: ResolveRequest, matrix: Matrix) -> ResolveRequest:
 
 
 def base_of(request: ResolveRequest, matrix: Matrix) -> str:
-    """The requested base, else that of most targets; InputError if it does not exist."""
+    """The requested base, else the one of most targets; InputError if it does not exist."""
     if request.base is not None and request.base not in matrix.bases:
         message = f"the matrix has no base {request.base}"
-        raise InputError(message, hint=f"it has {', '.join(matrix.bases)}")
+        raise InputError(message, hint=f"the matrix has {', '.join(matrix.bases)}")
     used = [target.base for target in matrix.targets.values()]
     fitting = [
         name
@@ -317,7 +319,7 @@ def base_of(request: ResolveRequest, matrix: Matrix) -> str:
 
 
 def name_of(request: ResolveRequest, matrix: Matrix, cuda: str, versions: Mapping[str, str]) -> str:
-    """The row's name: the requested name, else `cu126-vllm0.9.2`, free in the matrix."""
+    """The row's name: the requested one, else an unused name such as `cu126-vllm0.9.2`."""
     if request.name is not None:
         return request.name
     named = [requested.package for requested in request.requests if not requested.have] or [

@@ -1,4 +1,4 @@
-"""The code that an sdist would compile and its requirements, by its members; nothing is run."""
+"""Finds the code that an sdist would compile, and its requirements, without running it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def read(file: IndexFile, context: Context) -> SdistContent:
 
 
 def code_of(obstacle: Obstacle, pages: IndexPages) -> Content:
-    """The code that a build of the package of `obstacle` compiles; "unread" without its sdist."""
+    """The code that a build of the package compiles; "unread" if the sdist cannot be read."""
     files = (
         file
         for file in pages.files(obstacle.package)

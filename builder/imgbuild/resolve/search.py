@@ -1,6 +1,6 @@
-"""The search of `resolve`: tries versions until an audit is clean (separate: an algorithm).
+"""Searches for a package set for `resolve`: tries versions until the audit has no errors.
 
-Ranges of extras are kept and newer versions tried first, as long as there is a solution.
+Ranges of extras are kept, and newer versions are tried first, as long as there is a solution.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROUNDS = 4  # of versions whose extras require something else
 
 
 class SolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target that satisfies the request, its packages, and their audit."""
+    """A target that satisfies the request, with its packages and their audit."""
 
     target: Target
     resolution: Resolution
@@ -78,7 +78,7 @@ def _find_newer(query: Query) -> SolvedTarget:
 def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
     """As `find`; with `floors`, requested packages have newer versions.
 
-    If learned constraints require another torch, it starts again.
+    If learned constraints require another torch, the search starts again.
     """
     request, matrix, arch, memory = query.request, query.matrix, query.arch, query.memory
     base = resolve_request.base_of(request, matrix)
@@ -112,7 +112,7 @@ def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
 
 
 def look(request: ResolveRequest, first: FirstSolve, context: Context) -> QuickAudit:
-    """The constraints on each other in the code of the requested packages."""
+    """The constraints that the code of the requested packages puts on each other."""
     named = [requested.package for requested in request.requests if requested.package != TORCH]
     versions = {name: first.versions[name] for name in named}
     pinned = [requested.package for requested in request.requests if requested.pin is not None]
@@ -121,7 +121,7 @@ def look(request: ResolveRequest, first: FirstSolve, context: Context) -> QuickA
 
 
 def target_of(request: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve) -> Target:
-    """A request as a target, with torch and CUDA of the first solve."""
+    """The target of a request, with torch and CUDA of the first solve."""
     pins = {
         requested.package: requested.pin
         for requested in request.requests
@@ -152,8 +152,8 @@ def resolve_with_extras(
 ) -> tuple[Target, AuditedResolution]:
     """`target` with the requirements of the requested extras, and its packages.
 
-    Learned constraints may lead to other versions, whose extras have other requirements: then it is
-    repeated.
+    It is repeated if learned constraints lead to other versions, whose extras have other
+    requirements.
     """
     request, matrix, arch, memory = query.request, query.matrix, query.arch, query.memory
     name = resolve_request.name_of(request, matrix, target.cuda, first.versions)
@@ -185,7 +185,7 @@ def with_extras(
 def flashinfer_of(
     matrix: Matrix, request: ResolveRequest, cuda: str, versions: Mapping[str, str]
 ) -> Flashinfer:
-    """The mode of FlashInfer that its index and the CUDA release allow."""
+    """The mode of FlashInfer that the index and the CUDA release allow."""
     if FLASHINFER not in versions:
         return Flashinfer(mode="off", reason="no package requires FlashInfer")
     index = request.indexes.get(FLASHINFER, matrix.default_index)
@@ -194,13 +194,15 @@ def flashinfer_of(
     if int(cuda.split(".", maxsplit=1)[0]) < FIRST_WITH_NVCC:
         reason = f"nothing can be compiled, because no index has a wheel with nvcc for CUDA {cuda}"
         return Flashinfer(mode="off", reason=reason)
-    return Flashinfer(mode="jit", reason="its kernels are compiled at first use with nvcc's wheel")
+    return Flashinfer(
+        mode="jit", reason="its kernels are compiled at first use with the wheel of nvcc"
+    )
 
 
 def _extra_requirements(
     requests: Iterable[RequestedPackage], versions: Mapping[str, str], facts: PackageFacts
 ) -> dict[str, Wanted]:
-    """Package → the requirements on it of the extras of `requests`, including nested extras.
+    """Package → its requirements from the extras of `requests`, including nested extras.
 
     `versions` are those of the package set. Packages that are requested directly are omitted; rows
     of a matrix name no extras.
@@ -232,7 +234,7 @@ def _extra_requirements(
 def _requirements_of_extra(
     metadata: bytes, extra: str, markers: Mapping[str, str]
 ) -> Iterable[Requirement]:
-    """The requirements that apply only with `extra`."""
+    """The requirements that apply only if `extra` is requested."""
     return (
         requirement
         for requirement in cuda_releases.requirements(metadata)

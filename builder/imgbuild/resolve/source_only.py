@@ -1,8 +1,8 @@
-"""Packages that are published as source and compile CUDA code, such as flash-attn.
+"""Advises on packages that are published as source and compile CUDA code, such as flash-attn.
 
-Their own projects publish wheels outside of the index, whose file names follow a pattern of that
-project. None of them is fetched here: the file name follows from Python, CUDA, torch and the
-machine. `required_sdists` are those that do not compile.
+Their projects publish wheels outside of the index. The file name of a wheel follows from Python,
+CUDA, torch and the machine; no wheel is fetched. `required_sdists` finds sdists that compile
+nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ NEW_ABI = (2, 7)
 
 
 class SourceProject(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a project publishes wheels, the names of their files, and settings that avoid them.
+    """The place of a project's wheels, the pattern of their names, and settings that avoid them.
 
-    `pattern` has the fields of `WheelNeeds`; "" if no pattern is known. `module` is imported.
-    `without` are settings with which a program does not need the package. Names of files before
-    the versions `cuda` have the whole release of CUDA 12, such as "122", and "118" for CUDA 11.
+    `pattern` has the fields of `WheelNeeds`, and is "" if unknown. `module` is the import name.
+    `without` are settings with which a program does not need the package. File names before the
+    versions `cuda` contain the minor release of CUDA, such as "122" and "118".
     """
 
     releases: str
@@ -122,7 +122,7 @@ class WheelNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def abi(self) -> str:
-        """TRUE for torch with the new C++ ABI, as file names have it."""
+        """The C++11 ABI of torch as in file names: "TRUE" or "FALSE"."""
         release = Version(self.torch).release[:2]
         new = release >= NEW_ABI or (release == (2, 6) and self.cuda == "12.6")
         return str(new or self.machine == "aarch64").upper()
@@ -149,10 +149,10 @@ class WheelNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a package has no wheel, and remedies in order.
+    """The reason why a package has no wheel, and the remedies in order.
 
-    `targets` contain it. `imports` are the places where files of the project import it; `needed_by`
-    are packages of the set that require it.
+    `targets` contain the package. `imports` are the places where files of the project import it,
+    `needed_by` the packages of the set that require it.
     """
 
     package: str
@@ -167,7 +167,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remedies(self) -> list[str]:
-        """The remedies, in order, and the dependents of the package, one line each."""
+        """The remedies in order, and the packages that require it, one line each."""
         lines = []
         if self.file:
             lines.append(
@@ -191,12 +191,12 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_source_project(package: str) -> bool:
-    """Whether `package` is known to be published as source that compiles CUDA code."""
+    """Whether `package` is known as source that compiles CUDA code."""
     return package in PROJECTS
 
 
 def absence(package: str) -> str:
-    """Why images do not have `package`, and what to do; "" unless it is one of `PROJECTS`."""
+    """The reason why images lack `package`, and the remedy; "" unless it is in `PROJECTS`."""
     project = PROJECTS.get(package)
     if project is None:
         return ""
@@ -209,7 +209,7 @@ def absence(package: str) -> str:
 
 
 def is_nightly(version: str) -> bool:
-    """Whether a version is that of a nightly build, which indexes of releases do not have."""
+    """Whether a version is a nightly build, which indexes of releases do not have."""
     return NIGHTLY.search(version) is not None
 
 
@@ -225,7 +225,7 @@ def advice(
 ) -> Advice:
     """The advice for `package` at `version` (the one that would be chosen).
 
-    `unfit`: why the wheel that the project requires by URL cannot be used.
+    `unfit` is the reason why the wheel that the project requires by URL cannot be used.
     """
     project = PROJECTS.get(package)
     return Advice(
@@ -254,13 +254,14 @@ def module_of(package: str) -> str:
 def required_sdists(
     additions: Sequence[PackageDemand], have: Collection[str], pages: IndexPages, tags: Tags
 ) -> list[Obstacle]:
-    """The pure Python requirements of the newest versions of `additions` without a wheel.
+    """The pure Python requirements, without a wheel, of the newest versions of `additions`.
 
-    They are direct ones or not, as obstacles. Without them a solver selects a version of the
-    addition from before the requirement, or finds no solution. Nothing of an sdist is run.
+    Direct and indirect requirements are returned as obstacles. Without them a solver selects a
+    version of the addition that precedes the requirement, or finds no solution. No code of an sdist
+    runs.
 
-    This excludes the packages `have`, the additions themselves, and sdists that compile code: the
-    solver has to find versions of additions that do not need them.
+    The packages `have`, the additions themselves, and sdists that compile code are excluded: the
+    solver has to find versions of additions that do not need the latter.
     """
     return [
         each
@@ -273,9 +274,9 @@ def required_sdists(
 def levels(
     additions: Sequence[PackageDemand], have: Collection[str], pages: IndexPages, tags: Tags
 ) -> Iterator[list[PackageDemand]]:
-    """The requirements of the newest versions of `additions`, then the requirements of those.
+    """The requirements of the newest versions of `additions`, level by level.
 
-    This excludes the packages `have` and the additions. Pages and METADATA are fetched in threads.
+    The packages `have` and the additions are excluded. Pages and METADATA are fetched in threads.
     """
     level = [each for each in additions if each.installed and not each.source][:PACKAGES]
     seen = {*have, *(each.package for each in additions)}

@@ -1,4 +1,4 @@
-"""Results of `imgbuild resolve` in the cache: a request is solved at most once a day."""
+"""Caches results of `imgbuild resolve`: a request is solved at most once a day."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def answer(
 def key_of(
     request: ResolveRequest, project: Project, matrix: Matrix, learned: Sequence[Constraint]
 ) -> str:
-    """A hash of everything on which a result depends."""
+    """A hash of all inputs of a result."""
     locked = [lock_file.lock_path(project.images, name) for name in project.locked_targets()]
     index = matrix.indexes[matrix.default_index].url or uv.default_index()
     parts = (

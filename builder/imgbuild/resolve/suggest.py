@@ -1,7 +1,7 @@
-"""Suggestions: similar requests without a conflict, found by changing one package at a time.
+"""Suggests similar requests without a conflict, by changing one package at a time.
 
-Each is checked by the same facts as the original, as far as the conflict was followed; a suggestion
-reports which code was not read for it.
+A suggestion is checked with the same facts as the original request, as far as the conflict was
+followed. It lists the packages whose code was not read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OTHER_CUDA = re.compile(r"CUDA (\d+\.\d+) instead of ")
 class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a quick audit of packages at given versions.
 
-    `clashes`: they are incompatible; `learned` are constraints that follow from that, if any.
+    `clashes`: the packages are incompatible; `learned` are the resulting constraints, if any.
     `read` are the packages whose code was read.
     """
 
@@ -68,7 +68,7 @@ class Suggestions:
         self.clashing: set[Key] = set()  # requests whose code is incompatible
 
     def find(self, cuda: str | None) -> tuple[str, ...]:
-        """Suggestions that change one request, with the same CUDA first; else several requests."""
+        """Suggestions that change one request (with the same CUDA first), else several requests."""
         changeable = [
             requested
             for requested in self.requests
@@ -85,15 +85,15 @@ class Suggestions:
         return tuple(near[:SHOWN])
 
     def _nearest(self, changeable: Sequence[Demand], cuda: str | None) -> list[str]:
-        """The neighbours of each of these requests: newer versions first, then older ones."""
+        """The next versions of each of these requests, newer ones first."""
         both = [self._neighbours(requested, cuda) for requested in changeable]
         return [texts[side] for side in (0, 1) for texts in both if texts[side]]
 
     def _neighbours(self, requested: Demand, cuda: str | None) -> tuple[str, str]:
-        """The next newer and the next older version of a package without a conflict, as text.
+        """The next newer and the next older version without a conflict, as text.
 
-        An older one is omitted if it is further away, in releases, than the newer one: usually it
-        fits only because it declares less.
+        An older version is omitted if it is more releases away than the newer one: usually it fits
+        only because it declares fewer requirements.
         """
         newer, older = _sides(self.facts, requested, self.found)
         text, distance = self._neighbour(requested, newer[:TRIED], cuda)
@@ -103,9 +103,9 @@ class Suggestions:
     def _neighbour(
         self, requested: Demand, side: Sequence[Version], cuda: str | None
     ) -> tuple[str, int]:
-        """The first version of `side` without a conflict, as text, and its position, from 1.
+        """The first version of `side` without a conflict as text, and its position (from 1).
 
-        "" and 0 if there is none.
+        Returns "" and 0 if there is none.
         """
         for _ in range(ROUNDS):
             fits = self._first(requested, side, cuda)
@@ -119,7 +119,7 @@ class Suggestions:
         return "", 0
 
     def _other_cuda(self, cuda: str) -> list[str]:
-        """The same requests on the next CUDA release, if that is all that has to change."""
+        """The same requests on the next CUDA release, if no other change is needed."""
         others = {build.cuda for build in self.facts.torches if build.cuda not in (None, cuda)}
         for other in sorted(filter(None, others), key=lambda text: _apart(text, cuda)):
             if conflict.conflict(self.facts, self.requests, other) is None:
@@ -132,7 +132,7 @@ class Suggestions:
         return []
 
     def _several(self) -> list[str]:
-        """One suggestion that changes several requests, one after the other, on any CUDA."""
+        """A suggestion that changes several requests, one after the other, on any CUDA release."""
         for _ in range(ROUNDS):
             moved = self._moved()
             if not moved:
@@ -151,7 +151,7 @@ class Suggestions:
     def _compatible_code(self, requests: Sequence[Demand]) -> frozenset[str] | None:
         """The packages whose code was read; None if it contradicts the pins of `requests`.
 
-        Resulting constraints are applied, and these requests are not tried again.
+        The resulting constraints are applied, and these requests are not tried again.
         """
         look = self.check(conflict.pins_of(requests))
         if not look.clashes:
@@ -164,7 +164,7 @@ class Suggestions:
     def _text_of(
         self, summary: str, requests: Sequence[Demand], cuda: str | None, read: frozenset[str]
     ) -> str:
-        """A suggestion as text: with its torch, and the packages that were not read."""
+        """A suggestion as text, with its torch and the packages that were not read."""
         text = _with_torch(summary, conflict.torch_of(self.facts, requests, cuda))
         unread = [w.package for w in requests if w.package not in read and w.package != TORCH]
         if not unread:
@@ -187,7 +187,7 @@ class Suggestions:
         return None
 
     def _moved(self) -> list[tuple[Demand, Version]]:
-        """Requests and the versions to change them to, in turn; empty if that does not help."""
+        """The requests to change in turn, with their new versions; empty if changes do not help."""
         changed, moved = list(self.requests), list[tuple[Demand, Version]]()
         while (now := conflict.conflict(self.facts, changed, None)) is not None:
             done = [requested.package for requested, _ in moved]
@@ -201,7 +201,7 @@ class Suggestions:
     def _step(
         self, requests: Sequence[Demand], clash: RequirementConflict, retained: Sequence[str]
     ) -> tuple[Demand, Version] | None:
-        """A request of the conflict and its nearest version that no longer takes part in it."""
+        """A request of the conflict, and its nearest version without the conflict."""
         for requested in requests:
             if (
                 requested.package not in clash.requests
@@ -223,9 +223,9 @@ class Suggestions:
 def _sides(
     facts: PackageFacts, requested: Demand, clash: RequirementConflict
 ) -> tuple[list[Version], list[Version]]:
-    """The versions outside of `requested`, newer and older ones, each nearest first.
+    """The newer and the older versions outside of `requested`, the nearest first.
 
-    If the package's own files are missing, an older version must also be of about the same time.
+    If files of the requested version are missing, an older version must have about the same date.
     """
     versions = facts.versions(requested.package)
     if not versions:

@@ -1,7 +1,7 @@
-"""Packages whose every accepted version requires something that no file of the index provides.
+"""Finds packages of which every accepted version has a requirement that no file meets.
 
-`lock` finds them as well, one after the other; `init` lists them with all other causes. Packages
-with many versions are not examined, so that nothing is refused for which there is a solution.
+`lock` finds them one after the other, `init` lists them with all other causes. Packages with many
+versions are not examined, because there may be a solution.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def unavailable(
     pages: IndexPages,
     tags: Tags,
 ) -> list[Obstacle]:
-    """An obstacle for each of `demands` that requires what does not exist, in every version.
+    """An obstacle for each of `demands` of which every version has an unavailable requirement.
 
-    `have` are packages of the nearest target, which exist. `omitted` are excluded or overridden.
-    Locked versions are left to the tool that locked them.
+    `have` are packages of the nearest target, which exist. `omitted` are excluded or overridden
+    packages. Locked versions are not examined.
     """
     search = _Search(have, omitted, pages, tags)
     return [
@@ -67,7 +67,7 @@ class _Search:
         self._known: dict[tuple[str, str, tuple[str, ...]], str] = {}
 
     def reason(self, demand: PackageDemand, levels: int = LEVELS) -> str:
-        """What every version of `demand` requires in vain; "" if one does not, or is not read."""
+        """The unavailable requirements of `demand`; "" if a version has none or is not read."""
         key = (demand.package, demand.spec, demand.extras)
         if key not in self._known:
             self._known[key] = ""  # for cycles

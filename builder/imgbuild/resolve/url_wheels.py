@@ -1,4 +1,4 @@
-"""Wheels that a project requires by URL: the compatible targets, according to the file names."""
+"""Finds targets that are compatible with wheels required by URL, from the file names."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def nearest(
 
 
 def _mismatches(demand: PackageDemand, facts: LockedFacts, tags: Tags) -> int:
-    """How many of Python and torch differ between a target and the name of the wheel."""
+    """The number of differences (Python, torch) between a target and a wheel's file name."""
     name = _file(demand)
     if not name:
         return 0
@@ -61,6 +61,6 @@ def _mismatches(demand: PackageDemand, facts: LockedFacts, tags: Tags) -> int:
 
 
 def _file(demand: PackageDemand) -> str:
-    """The file name of a wheel that is required by URL or path, else ""."""
+    """The file name of a wheel that is required by URL or path; "" for another demand."""
     name = addresses.file_name(demand.source) if demand.installed else ""
     return name if name.endswith(".whl") else ""

@@ -1,1 +1,1 @@
-"""An image as one file: a SIF for Apptainer, or a squashfs for enroot."""
+"""Writes an image as one file: a SIF for Apptainer, or a squashfs for enroot."""

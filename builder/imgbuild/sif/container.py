@@ -1,8 +1,8 @@
-"""SIF, Apptainer's file format: reads and writes header, descriptors and objects.
+"""Reads and writes SIF, Apptainer's file format: header, descriptors and objects.
 
-A SIF is little endian. The header has 128 bytes, each of the 48 descriptors 585; a descriptor has
-offset and size of its object, and the file system starts at a multiple of 4096. The file depends
-only on the image: the id is nil, and all times are that of the image.
+A SIF is little endian. The header has 128 bytes, and each of the 48 descriptors 585. A descriptor
+has the offset and size of its object. The file system starts at a multiple of 4096. The file
+depends only on the image: the id is nil, and all times are the image's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PRIMARY = 2  # the partition with the root file system
 
 
 class Object(msgspec.Struct, frozen=True, kw_only=True):
-    """An object other than the file system: a definition file, or JSON with a name."""
+    """An object other than the file system: a definition file, or named JSON."""
 
     kind: int
     name: str = ""
@@ -94,7 +94,7 @@ def arch_of(path: Path) -> Arch:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(
             message,
-            hint="pass a SIF file, such as one built with imgbuild build TARGET --format sif",
+            hint="pass a SIF file, for example from `imgbuild build TARGET --format sif`",
         ) from error
     _, magic, _, number, *_ = HEADER.unpack(head)
     for arch, code in ARCHES.items():
@@ -102,7 +102,7 @@ def arch_of(path: Path) -> Arch:
             return arch
     message = f"{path} is not a SIF file for {' or '.join(ARCHES)}"
     raise InputError(
-        message, hint="pass a SIF file, such as one built with imgbuild build TARGET --format sif"
+        message, hint="pass a SIF file, for example from `imgbuild build TARGET --format sif`"
     )
 
 
@@ -127,7 +127,9 @@ def objects_of(path: Path) -> list[Object]:
             left -= size
             if len(data) < size:
                 message = f"{path} is truncated before byte {start + size}"
-                raise InputError(message, hint="build it again: imgbuild build TARGET --format sif")
+                raise InputError(
+                    message, hint="to build the file again, run: imgbuild build TARGET --format sif"
+                )
             text = name.rstrip(b"\0").decode(errors="replace")
             objects.append(Object(kind=kind, name=text, data=data))
     return objects
@@ -141,7 +143,7 @@ def _descriptor(
     name: str = "",
     extra: bytes = b"",
 ) -> bytes:
-    """A descriptor. `place`: offset, size, and size with the padding before it."""
+    """A descriptor. `place` has the offset, the size, and the size with preceding padding."""
     owner = 0
     return DESCRIPTOR.pack(
         kind, True, number, GROUP, NO_LINK, *place, time, time, owner, owner, name.encode(), extra

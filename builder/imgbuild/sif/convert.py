@@ -1,6 +1,6 @@
 """Converts an image in a layout to one file: a SIF, or a squashfs for enroot.
 
-Layers are inflated, merged and compressed as one stream, without temporary files, and the file is
+Layers are inflated, merged and compressed as one stream, without temporary files. The result is
 renamed into place at the end.
 """
 
@@ -32,7 +32,7 @@ SUFFIXES: dict[Format, str] = {"sif": ".sif", "squashfs": ".sqsh"}
 
 
 class ConvertOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Format and compressor of the file. Its bytes do not depend on `processors`."""
+    """The format and compressor of the file. Its bytes do not depend on `processors`."""
 
     format: Format = "sif"
     compressor: squashfs.Compressor = "zstd"
@@ -40,7 +40,7 @@ class ConvertOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushedSif(msgspec.Struct, frozen=True, kw_only=True):
-    """A SIF in a registry. `image` is the manifest it refers to, `moved` the bytes uploaded."""
+    """A SIF in a registry. `image` is the image's manifest, `moved` the uploaded bytes."""
 
     reference: str
     digest: Digest
@@ -131,30 +131,28 @@ def lock_of(
         return b""
     if target_digests is None or target_digests.manifest != built:
         reporter.warn(
-            f"{layout.path} has {built}, which does not match the lock of {target};"
-            f" the file will contain no lock (imgbuild build {target})"
+            f"{layout.path} has {built}, which does not match the lock of {target}; so the file"
+            f" will contain no lock; to build the locked image, run: imgbuild build {target}"
         )
         return b""
     return boundary.content(lock_path(images, target))
 
 
 def lock_of_any(images: Path, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT) -> bytes:
-    """The lock.json below `images` of the image of `layout`, b"" if there is none.
+    """The lock.json of the image of `layout` in `images`; b"" if there is none.
 
-    Only the lock of the target that has the layout's name is read.
+    Only the lock of the target with the layout's name is read.
     """
     target = Path(layout.name).name
     if target and lock_path(images, target).exists():
         return lock_of(images, target, layout, arch, reporter=reporter)
-    reporter.warn(
-        f"{layout.path}: no lock of its image was found, so the file will not contain one"
-    )
+    reporter.warn(f"{layout.path}: found no lock of the image, so the file will not contain a lock")
     return b""
 
 
 @contextlib.contextmanager
 def _written(out: Path) -> Iterator[Path]:
-    """A temporary file to write, renamed to `out` on success and removed on failure."""
+    """A temporary file for writing, which is renamed to `out` on success and removed on failure."""
     if out.is_dir():
         message = f"{out} is a folder"
         raise InputError(message, hint="pass a file with --output")

@@ -1,7 +1,7 @@
-"""Files that enroot and pyxis read in a squashfs: environment, fstab, rc (separate: a format).
+"""Creates the files that enroot and pyxis read in a squashfs: environment, fstab, rc.
 
-They match those of `enroot import`, so that `enroot create` accepts the squashfs; unlike there, the
-owners of files are kept.
+They match the files of `enroot import`, which `enroot create` requires. Unlike with `enroot
+import`, files keep their owners.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def members(image: SifSource, tree: Merged) -> list[Member]:
 
 
 def environment(image: SifSource) -> str:
-    """One NAME=VALUE per line; enroot replaces ${NAME} with the host's value."""
+    """The environment, one NAME=VALUE per line; enroot replaces ${NAME} with the host's value."""
     return "".join(f"{item}\n" for item in image.settings.env or () if "\n" not in item)
 
 
 def mounts(image: SifSource) -> str:
     """An fstab that makes each volume of the image a writable folder.
 
-    InputError for a path that is not a plain word: enroot would mount another one.
+    InputError for a path that is not a plain word, because enroot would mount another path.
     """
     return "".join(
         f"${{ENROOT_ROOTFS}}{path} {path} none x-create=dir,bind,rw,nosuid,nodev\n"
@@ -53,7 +53,7 @@ def mounts(image: SifSource) -> str:
 
 
 def start(image: SifSource) -> str:
-    """The start script: runs its arguments, or the image's command, with the entry point."""
+    """The start script, which runs its arguments, or the image's command, with the entry point."""
     place = words([image.settings.working_dir or "/"])
     entrypoint = image.settings.entrypoint or ()
     lines = [f"# {quoting.line(f'{name} {text}')}" for name, text in labels(image).items()]

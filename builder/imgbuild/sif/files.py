@@ -1,9 +1,9 @@
-"""The files that Apptainer expects in a SIF: environment, entry point, labels, mount points.
+"""Creates the files that Apptainer expects in a SIF: environment, entry point, labels.
 
 Apptainer clears the caller's environment, sources `env/*.sh` sorted by name, applies `--env` and
-APPTAINERENV_… after `99-base.sh`, and then restores the caller's variables that no file has set. So
-the image's values take precedence, as in Docker, and a variable that a file sets to an empty value
-hides the caller's.
+APPTAINERENV_… after `99-base.sh`, and then restores the caller's variables that no file has set.
+The image's values therefore take precedence, as in Docker, and an empty value in a file hides the
+caller's variable.
 """
 
 from __future__ import annotations
@@ -116,14 +116,14 @@ def objects(image: SifSource) -> list[container.Object]:
 def config_of(path: Path) -> Digest | None:
     """The digest of the configuration of the image in the SIF at `path`.
 
-    None if the SIF, made by another tool, does not have it. InputError if it is not a SIF.
+    None if another tool made the SIF without this digest. InputError if it is not a SIF.
     """
     contents = (each.data for each in container.objects_of(path) if each.name == CONFIG_OBJECT)
     return next((digest_of(data) for data in contents), None)
 
 
 def labels(image: SifSource) -> dict[str, str]:
-    """The image's labels, and those with the digests of image and lock."""
+    """The image's labels, and labels with the digests of image and lock."""
     digest_labels = {IMAGE_LABEL: image.digest}
     if image.lock:
         digest_labels[LOCK_LABEL] = digest_of(image.lock)
@@ -133,7 +133,7 @@ def labels(image: SifSource) -> dict[str, str]:
 def definition(image: SifSource) -> str:
     """The origin of the image, as an Apptainer definition file.
 
-    It has the digest but no name, so that the same image yields the same file under any name.
+    It has the digest but no name: the same image yields the same file under any name.
     """
     return f"bootstrap: oci\nfrom: image@{image.digest}\n"
 
@@ -141,8 +141,8 @@ def definition(image: SifSource) -> str:
 def environment(image: SifSource) -> str:
     """The image's environment as a shell script, with values quoted.
 
-    HOME is omitted, since Apptainer uses that of the caller or --home, and so are the variables of
-    `left_out`.
+    HOME is omitted, because Apptainer uses the caller's or --home. The variables of `left_out` are
+    also omitted.
     """
     lines = ["#!/bin/sh"]
     for name, value in image.environment.items():
@@ -162,13 +162,13 @@ def _settable(name: str) -> bool:
 
 
 def exclusion_script(image: SifSource) -> str:
-    """A shell script that hides the caller's Python packages, unless set by the image."""
+    """A shell script that hides the caller's Python packages, unless the image sets variables."""
     names = [name for name in UNWANTED if name not in image.environment]
     return "".join([KEPT_OUT, *(f"export {name}=\n" for name in names), UNFIT])
 
 
 def runscript(image: SifSource) -> str:
-    """The runscript: runs its arguments, or the image's command, with the entry point."""
+    """The runscript, which runs its arguments, or the image's command, with the entry point."""
     default = f'[ "$#" -gt 0 ] || set -- {words(image.command)}\n' if image.command else ""
     entrypoint = words(image.settings.entrypoint or ())
     return f'#!/bin/sh\n{default}exec {f"{entrypoint} " if entrypoint else ""}"$@"\n'
@@ -188,7 +188,7 @@ def _texts(image: SifSource) -> dict[str, tuple[str | bytes, int]]:
 
 
 def _inspected(image: SifSource) -> bytes:
-    """The metadata for `apptainer inspect`, which then does not start a container."""
+    """The metadata for `apptainer inspect`, which avoids that it starts a container."""
     scripts = ("env/10-docker2singularity.sh", "env/90-environment.sh")
     texts = _texts(image)
     attributes = {
@@ -202,7 +202,7 @@ def _inspected(image: SifSource) -> bytes:
 
 
 def _can_create_link(tree: Merged, path: str) -> bool:
-    """Whether a link can be created at `path`: files and folders of the image are kept."""
+    """Whether a link can be created at `path` without replacing a file or folder of the image."""
     node = tree.find(path)
     return node is None or node.kind == "symlink"
 

@@ -1,12 +1,12 @@
-"""Flattens layers to one tar, with whiteouts and hard links applied (separate: an algorithm).
+"""Flattens layers to one tar, with whiteouts and hard links applied.
 
 The tar has each path once: first folders, links and devices, then files in the order of the layers.
-Nothing is written to disk; memory use is a few hundred bytes for each path.
+No file is written, and each path takes a few hundred bytes of memory.
 
 Layers are read twice: once for names (`skim`), once for content. One pass is not enough, because a
 path may lead through a link in a lower layer, and a hard link may refer to a file that another
-layer hides. The first pass checks the digests of the layers; the second checks their diff ids, and
-compares their members with those of the first.
+layer hides. The first pass checks the digests of the layers. The second checks their diff ids, and
+compares their members with the first pass.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Flat:
 
     @property
     def lost(self) -> dict[str, str]:
-        """Extended attributes that a squashfs cannot store → the first path with each."""
+        """Extended attribute that a squashfs cannot store → the first path with this attribute."""
         first_paths: dict[str, str] = {}
         for path, node in self.tree.walk():
             for name in node.attributes or ():
@@ -104,7 +104,7 @@ class Flat:
         return first_paths
 
     def chunks(self, advance: Callable[[int], object] = lambda _: None) -> Iterator[bytes]:
-        """The tar without the root folder; `advance` is called with the bytes of content read."""
+        """The tar without the root folder; `advance` is called with the content bytes read."""
         others: dict[int, str] = {}
         for path, node in self.tree.walk():
             if node.kind == "folder":
@@ -174,7 +174,7 @@ def _opened(layer: LayerSource) -> Iterator[BinaryIO]:
 def _file(
     reader: Reader, node: Node, names: Sequence[str], advance: Callable[[int], object]
 ) -> Iterator[bytes]:
-    """A file with its content at its first path, and a hard link at each other path."""
+    """The content of a file at its first path, and hard links at its other paths."""
     first, *others = names
     yield _header(first, node)
     for chunk in reader.content():
@@ -190,7 +190,7 @@ def _time(node: Node) -> int:
 
 
 def _header(path: str, node: Node, same: str | None = None) -> bytes:
-    """The header of `node` at `path`, or that of a hard link to the earlier path `same`."""
+    """The header of `node` at `path`, or of a hard link to the earlier path `same`."""
     info = tarfile.TarInfo(path.lstrip("/"))
     info.type = TYPES[node.kind] if same is None else tarfile.LNKTYPE
     info.mode, info.uid, info.gid, info.mtime = node.mode, node.uid, node.gid, _time(node)

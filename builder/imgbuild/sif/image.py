@@ -1,6 +1,6 @@
-"""The input of a SIF or squashfs: an image in a layout, its configuration, its lock.
+"""Reads the input of a SIF or squashfs: an image in a layout, its configuration and lock.
 
-All files that are added to the image are computed from its `SifSource`.
+All files that are added to the image are computed from a `SifSource`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from imgbuild.values import Arch, Digest
 
 
 class Settings(msgspec.Struct, frozen=True, rename="pascal"):
-    """The runtime settings of an image, by their names in image-spec."""
+    """The runtime settings of an image, with their names in image-spec."""
 
     env: tuple[str, ...] | None = ()
     entrypoint: tuple[str, ...] | None = ()
@@ -82,7 +82,7 @@ def read(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
 
 
 def archive(members: Sequence[Member]) -> bytes:
-    """A layer of small `members`, which are sorted, as a plain tar."""
+    """A layer of small, sorted `members` as a plain tar."""
     parts = []
     for member in sorted(members, key=sort_key):
         data = member.content if isinstance(member.content, bytes) else b""

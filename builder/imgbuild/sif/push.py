@@ -1,4 +1,4 @@
-"""Pushes a SIF to the repository of its image, as an artifact like those of `apptainer push`.
+"""Pushes a SIF to the repository of its image, as an artifact like `apptainer push` does.
 
 The artifact refers to the image's manifest and has a tag, for `apptainer pull oras://`. The same
 SIF yields the same artifact.
@@ -22,7 +22,7 @@ def subject(client: Client, repository: Repository, name: str, image: Digest) ->
     resolved = client.resolve(repository.with_digest(image))
     if resolved is None:
         message = f"{repository} has no image {image}, on which the SIF is based"
-        raise InputError(message, hint=f"push it first: imgbuild push {name} {repository}")
+        raise InputError(message, hint=f"push the image first: imgbuild push {name} {repository}")
     return resolved
 
 
@@ -58,7 +58,7 @@ def tag(name: str, arch: Arch) -> str:
 
 
 def manifest(sif_image: ConvertedImage, image: Descriptor) -> bytes:
-    """The artifact's manifest: that of `apptainer push`, with a subject."""
+    """The artifact's manifest, like the one of `apptainer push`, with a subject."""
     sif = Descriptor(
         media_type=LAYER_TYPE,
         digest=sif_image.digest,

@@ -1,9 +1,9 @@
-"""Lists a layer's members without inflating their contents (separate: an algorithm).
+"""Lists a layer's members without inflating their contents.
 
-In imgbuild's layers each larger file is a gzip member (`oci.layer`). Its end can be located without
-inflating it: the trailer has the size of the file and is followed by an uncompressed member. In an
-uncompressed tar contents are skipped as well. The result is very likely correct; if it is
-inconsistent, the layer is read in full, and callers that read the contents later compare the
+In imgbuild's layers, each larger file is a gzip member (`oci.layer`). The end of a member can be
+located without inflating it: the trailer has the size of the file, and an uncompressed member
+follows. In an uncompressed tar, contents are skipped as well. The result is very likely correct. If
+it is inconsistent, the layer is read in full. Callers that read the contents later compare the
 members (`MembersHash`).
 """
 
@@ -32,7 +32,7 @@ WRAP = 1 << 32  # sizes are counted modulo this
 
 
 class MembersHash:
-    """A hash of the members of a layer, in their order, to compare them within this process."""
+    """A hash of the members of a layer in their order, for comparison within this process."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -129,7 +129,7 @@ class _Gzip:
         return 0
 
     def _fits(self, window: bytes, offset: int, size: int) -> bool:
-        """Whether a member of `size` bytes ends at `offset`, and a stored one starts there."""
+        """Whether a member of `size` bytes ends at `offset`, where a stored member starts."""
         block = offset + len(GZIP_HEADER)
         if block + STORED.size > len(window):
             return False

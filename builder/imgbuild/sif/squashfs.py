@@ -1,10 +1,10 @@
-"""Creates a squashfs with mksquashfs: compression, processors, time; no root, no unpacking.
+"""Creates a squashfs from a tar with mksquashfs, without root and without unpacking.
 
 Its bytes depend on the tar, the given time and the version of mksquashfs, but not on the number of
 processors.
 
-mksquashfs is installed on more systems than tar2sqfs; both read a tar since 2021. With a tar,
-version 4.5.1 of Debian 12 accepts options for the compressor; its sqfstar does not.
+mksquashfs is installed on more systems than tar2sqfs; both have been able to read a tar since 2021.
+Version 4.5.1 in Debian 12 accepts options for the compressor with a tar, unlike its sqfstar.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def write(
 ) -> None:
     """Write a squashfs of the tar `chunks` to `out`, starting at `offset`.
 
-    `time`, in seconds since 1970, must not be before that of a file.
-    `root` has owner and mode of the root folder, which is not in the tar. WorkFailed if mksquashfs
-    fails; errors of `chunks` are raised unchanged.
+    `time`, in seconds since 1970, must not be before that of a file. `root` has the owner and mode
+    of the root folder, which is not in the tar. WorkFailed if mksquashfs fails. Errors of `chunks`
+    are raised unchanged.
     """
     command = [tool.program, "-", str(out), "-tar", "-noappend", "-no-progress", "-quiet"]
     command += ["-mem", MEMORY, "-offset", str(offset), *OPTIONS[compressor]]

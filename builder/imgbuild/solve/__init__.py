@@ -1,1 +1,1 @@
-"""From a target to its wheels, sdists and Debian packages, with uv."""
+"""Resolves a target to wheels, sdists and Debian packages, with uv."""

@@ -1,4 +1,4 @@
-"""The base of an image on one architecture: Debian packages, or layers of a registry image."""
+"""Resolves the base of an image: Debian packages, or layers of a registry image."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PYTHON = re.compile(r"(?:.*/)?bin/python(3\.\d+)")
 
 
 class ResolvedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """A base on one architecture: the fields of `Resolution` that come from it."""
+    """A base on one architecture, as fields of `Resolution`."""
 
     debs: tuple[Deb, ...] = ()
     layers: tuple[RegistryLayer, ...] = ()
@@ -38,7 +38,7 @@ class ResolvedBase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """The merged paths of an image, with the targets of symbolic links, and its account files."""
+    """The merged paths of an image with the targets of symbolic links, and the account files."""
 
     paths: dict[str, str | None]
     accounts: dict[str, bytes]
@@ -60,7 +60,7 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
-    """Resolve `base` on `arch`: Debian packages, or a registry image's layers and accounts.
+    """Resolve `base` on `arch` to Debian packages, or to layers and accounts of a registry image.
 
     Fetches and reads the archive of a standalone Python and the layers of a registry image. Raises
     the errors of `standalone.resolve` and `apt.resolve_debs`, and InputError if the base has no
@@ -91,7 +91,7 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
 
 def accounts(image: str, image_contents: Contents) -> dict[str, str]:
     """The text of etc/passwd and etc/group; InputError if missing or not UTF-8."""
-    hint = "choose a base with the file: the image's user is added to it"
+    hint = "choose a base with this file, to which the image's user is added"
     texts = {}
     for path in ACCOUNTS:
         data = image_contents.accounts.get(path)
@@ -118,7 +118,11 @@ def refuse_other_python(base: RegistryBase, image_contents: Contents) -> None:
     what = "does not exist" if led is None else f"is /{led}, not Python {base.python}"
     message = f"{base.image}: interpreter {base.interpreter} {what}"
     others = sorted(f"/{path}" for path in image_contents.paths if PYTHON.fullmatch(path))
-    hint = f"it has {', '.join(others)}" if others else "it has no python3.N in any folder bin"
+    hint = (
+        f"the image has {', '.join(others)}"
+        if others
+        else "the image has no python3.N in any folder bin"
+    )
     raise InputError(message, hint=f"{hint}; set `interpreter` and `python` accordingly")
 
 

@@ -1,4 +1,4 @@
-"""The image's root folder on this machine, in which wheels of sdists are built.
+"""Creates the image's root folder on this machine, in which wheels of sdists are built.
 
 The folder is created on first use and kept in the cache. Builds cannot change it.
 """
@@ -92,7 +92,7 @@ def _with_python(
 
 
 def _fill(root: Path, members: Sequence[Member]) -> None:
-    """Write `members` below `root`, owned by the caller: builds need no other owners."""
+    """Write `members` below `root`. The caller owns them, because builds need no other owners."""
     root.mkdir(parents=True)
     root.chmod(0o755)
     hard = []

@@ -1,4 +1,4 @@
-"""Requirements of a project with a URL or path, each resolved to its only file.
+"""Resolves requirements of a project with a URL or path to files.
 
 `NAME @ https://….whl` and wheels given by path become files of the index "url". `NAME @
 git+https://…@REV` becomes an sdist of the index "git", from which a wheel is built. The lock
@@ -42,8 +42,8 @@ HASHED = "sha256"
 class DirectPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package with a URL: its only file, and the URL for the lock.
 
-    For a git repository `file` is an sdist, `tree` the git hash of the folder, and `env` the
-    variables of its build. `version` is "" until the build has reported it.
+    For a git repository, `file` is an sdist, `tree` the git hash of the folder, and `env` the
+    variables of the build. `version` is "" until the build has reported it.
     """
 
     package: str
@@ -61,7 +61,7 @@ class DirectPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sdist(self) -> Sdist:
-        """The options of its build."""
+        """The build options of the sdist."""
         return Sdist(reason=REASON, env=dict(self.env))
 
 
@@ -70,7 +70,7 @@ NO_DIRECT: Direct = {}
 
 
 def sdists(direct: Direct, listed: Mapping[str, Sdist]) -> dict[str, Sdist]:
-    """Build options by package: `listed` in the matrix, and the git repositories of `direct`.
+    """Build options by package, for `listed` in the matrix and the git repositories of `direct`.
 
     For a package in both, the variables and requirements of the matrix are added.
     """
@@ -128,7 +128,7 @@ def look_up(
         before = sources.setdefault(each.package, str(address))
         if before != str(address):
             message = f"{each.place}: {each.package} has two URLs: {before} and {address}"
-            raise InputError(message, hint="omit one of them")
+            raise InputError(message, hint="remove one of them")
         if each.package not in direct:
             direct[each.package] = (
                 _from_git(each, address, context)
@@ -139,7 +139,7 @@ def look_up(
 
 
 def editable(package: str, item: EditablePackage, store: Store) -> DirectPackage:
-    """A package of the project as a wheel without its code; the wheel is written to `store`."""
+    """Write the editable wheel of a package of the project to `store`."""
     name, data = editable_wheel(package, item)
     digest = sha256(data)
     path = store.add_bytes(data, digest)
@@ -163,7 +163,7 @@ def editable_wheel(package: str, item: EditablePackage) -> tuple[str, bytes]:
 def _address(
     declared: DeclaredRequirement, folder: Path | None
 ) -> WheelAddress | GitAddress | None:
-    """The URL of a requirement, None if it has none; InputError if it is unusable."""
+    """The URL of a requirement; None if it has none, InputError if it is unusable."""
     text = declared.path or declared.requirement.url
     if not text:
         return None
@@ -207,7 +207,7 @@ def located(address: WheelAddress, folder: Path | None) -> str:
         return address.place
     if folder is None:
         message = f"the project folder of {address.place} is unknown"
-        raise InputError(message, hint="run this in the project's folder")
+        raise InputError(message, hint="run the command in the project's folder")
     return (folder.absolute() / address.place).as_uri()
 
 
@@ -225,15 +225,15 @@ def _wheel(
         message = f"{place} @ {address}: not a wheel file name: {error}"
         raise InputError(message, hint="some servers require a URL with the file name") from error
     if name != package:
-        message = f"{place} @ {address}: the wheel is of the package {name}"
+        message = f"{place} @ {address}: the wheel contains the package {name}"
         raise InputError(message, hint=f"write {name} @ {address}")
     if not declared.requirement.specifier.contains(version, prereleases=True):
-        message = f"{place}{declared.requirement.specifier}: the wheel is of version {version}"
+        message = f"{place}{declared.requirement.specifier}: the wheel has version {version}"
         raise InputError(message, hint="remove the version: the URL determines it")
     if not tags.fits(address.name):
         message = f"{address.name} is incompatible with this target"
         reasons = (
-            f"it requires {described(address.name)}",
+            f"the wheel requires {described(address.name)}",
             f"the target has Python {tags.python} and glibc {tags.glibc} on {tags.arch.wheel}",
         )
         hint = "use the file for this machine, or add a marker to the line"
@@ -247,7 +247,7 @@ def _wheel(
 def _fingerprint(
     declared: DeclaredRequirement, address: WheelAddress, url: str, context: Context
 ) -> tuple[str, int | None]:
-    """The sha256 of a wheel, as declared or computed, and its size if known."""
+    """The sha256 of a wheel (declared or computed) and its size, if known."""
     hashes = {text.lower() for text in (*declared.hashes, *address.hashes)}
     digests = {text.partition(":")[2] for text in hashes if text.startswith(f"{HASHED}:")}
     if hashes and not digests:
@@ -338,7 +338,7 @@ def versioned(item: DirectPackage, build: Callable[[str, IndexFile], BuiltWheel]
 
 
 def compiled(direct: Direct) -> tuple[str, ...]:
-    """Notes on wheels that are compiled, according to their file names."""
+    """Notes on compiled wheels, from their file names."""
     return tuple(
         f"{item.file.name} is compiled for torch {tag.torch}, according to its name"
         for item in direct.values()
@@ -355,7 +355,9 @@ def refuse_published(direct: Direct, published: Mapping[str, str], target: str) 
                 f"{what}: {target} has {package} {published[package]}, which an extension cannot"
                 " change"
             )
-            raise InputError(message, hint="remove it, or use `like:` instead of `extends:`")
+            raise InputError(
+                message, hint="remove the requirement, or use `like:` instead of `extends:`"
+            )
 
 
 def of_arches(direct: Mapping[Arch, Direct]) -> LockedProject:

@@ -1,7 +1,7 @@
-"""Inputs of a published target that its extension reuses.
+"""Resolves the inputs of an extension, and reuses those of the published target.
 
-System packages are added to the base. METADATA of published wheels that were built from sdists is
-read from these wheels, which are built again if the cache lacks them.
+System packages are added to the base. Published wheels that were built from sdists are built again
+if the cache lacks them, to read METADATA.
 """
 
 from __future__ import annotations
@@ -95,14 +95,14 @@ class PublishedWheels:
             self._root(),
             self._python,
             self._context,
-            hint="its build is not reproducible: report it to its publishers",
+            hint="the build is not reproducible; report it to the publishers",
         )
 
 
 def offered(published: Resolution) -> dict[str, OfferedFile]:
     """Published files by package: a wheel, or the sdist from which it was built.
 
-    Their URLs are looked up when they are read.
+    The URL of a file is looked up when the file is read.
     """
     wheels = {wheel.package: OfferedFile(wheel=_file(wheel)) for wheel in published.wheels}
     sdists = {built.package: _file(built.sdist) for built in published.built}

@@ -1,8 +1,7 @@
-"""Detects versions far older than a project intends (separate: one rule).
+"""Detects versions that are far older than a project intends.
 
-The resolver falls back to old versions without an error: `vllm<=0.6.3` means 0.6.3, but if no
-recent version is installable, uv selects 0.2.2, a year older, whose METADATA has fewer
-requirements.
+The resolver falls back to old versions without an error. `vllm<=0.6.3` means 0.6.3, but if no
+recent version is installable, uv selects 0.2.2. It is a year older, and has fewer requirements.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class FarBehind(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.lag.package}>={self.floor}"
 
     def warning(self, error: NoSolution) -> str:
-        """The warning for an old version that other requirements, named in `error`, force."""
+        """The warning for an old version that the requirements in `error` force."""
         return "\n  ".join(
             (f"{self.lag}, which {self.spec or 'the project'} accepts", *error.reasons)
         )
@@ -96,7 +95,7 @@ def refusal(
 ) -> ImpossibleRequirements:
     """The error for a target that could only be locked with the old version.
 
-    `extends`: the published target whose versions limit the others; "" if there is none.
+    `extends` is the published target whose versions limit the others, or "".
     """
     lag = behind.lag
     message = (
@@ -105,9 +104,9 @@ def refusal(
         f" {lag.newest_uploaded:%Y-%m}, is not"
     )
     hint = (
-        "require another version in the project's files, with a lower bound; or, if intended,"
-        f" {lag.package}=={lag.version}"
+        "in the project's files, require another version with a lower bound, or, if the old one is"
+        f" intended, {lag.package}=={lag.version}"
     )
     if extends:
-        hint += f"; `like: {extends}` instead of `extends:` solves all versions again"
+        hint += f"; to solve all versions again, use `like: {extends}` instead of `extends:`"
     return ImpossibleRequirements(message, reasons=reasons, hint=hint)

@@ -1,7 +1,8 @@
-"""The age of the chosen versions, and the newer versions that the cut-off excludes.
+"""Reports the age of the chosen versions, and newer versions that the cut-off excludes.
 
-A package years behind its newest version without a requirement for an old one gets a warning:
-resolvers fall back silently to an old version with a compatible wheel, which breaks package sets.
+A package that is years behind its newest version without a requirement for an old one gets a
+warning. Resolvers fall back silently to an old version with a compatible wheel, which breaks
+package sets.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def newest(files: Iterable[IndexFile]) -> IndexFile | None:
 def lags(
     catalogue: Catalogue, chosen: Iterable[ChosenPackage], offers: Mapping[str, OfferedFile]
 ) -> tuple[Lag, ...]:
-    """Chosen packages whose newest compatible version is over two years younger.
+    """Chosen packages whose newest compatible version is over two years newer.
 
     Excludes pins and packages for which a chosen package requires an older version.
     """
@@ -98,7 +99,7 @@ def has_older_requirement(
 def cutoff_rows(
     catalogue: Catalogue, chosen: Iterable[ChosenPackage]
 ) -> tuple[tuple[str, str, str], ...]:
-    """Package, chosen version and newest version for packages held back only by the cut-off."""
+    """Package, chosen version and newest version, for packages that only the cut-off holds back."""
     rules = catalogue.rules
     rows = []
     for item in chosen:
@@ -123,9 +124,9 @@ def report(
     offers: Mapping[str, OfferedFile],
     reporter: Reporter,
 ) -> None:
-    """Report which chosen versions are old, and why."""
+    """Report the chosen versions that are old, with reasons."""
     for lag in lags(catalogue, chosen, offers):
-        reporter.warn(f"{lag}; pin it, or add the required version under requires:")
+        reporter.warn(f"{lag}; pin the package, or add the required version under `requires:`")
     rows = cutoff_rows(catalogue, chosen)
     reporter.info(
         f"{len(chosen)} packages from files uploaded before {catalogue.rules.as_of}; "

@@ -1,4 +1,4 @@
-"""A folder of a git commit as an sdist, whose bytes depend only on the commit.
+"""Packs a folder of a git commit as an sdist, whose bytes depend only on the commit.
 
 The archive is a tar, sorted by path, with one time and owner, in gzip format without compression,
 so that the versions of git and zlib do not matter. Contents are the git objects unchanged: line
@@ -83,7 +83,7 @@ class GitTree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(text: str, label: str, context: Context, *, form: str) -> tuple[GitAddress, GitTree]:
-    """Resolve and fetch the git URL `text`; `label` is the place of the text, for errors.
+    """Resolve and fetch the git URL `text`; `label` is its place for errors.
 
     InputError, with the hint `form`, if `text` is not the URL of a git repository. Otherwise raises
     the errors of `resolved` and `fetched`.
@@ -105,7 +105,7 @@ def read(text: str, label: str, context: Context, *, form: str) -> tuple[GitAddr
 
 
 def resolved(address: GitAddress, context: Context) -> GitAddress:
-    """Resolve the revision of `address` to a commit, by querying the repository if necessary.
+    """Resolve the revision of `address` to a commit; queries the repository if necessary.
 
     InputError if the repository has no such branch, tag or commit.
     """
@@ -120,7 +120,7 @@ def resolved(address: GitAddress, context: Context) -> GitAddress:
 def require(address: GitAddress, context: Context) -> None:
     """Check that the repository of `address` responds and has the branch or tag.
 
-    FetchFailed or InputError if not. A commit that is in the store needs no request.
+    Raises FetchFailed or InputError otherwise. A commit in the store needs no request.
     """
     if not is_commit(address.rev):
         resolved(address, context)
@@ -176,7 +176,7 @@ def _refuse_offline(address: GitAddress, context: Context) -> None:
 
 
 def archived(repository: FetchedRepository, address: GitAddress, target: Path) -> GitTree:
-    """Write the archive of the folder and commit of `address` to `target`."""
+    """Write the archive of the folder of `address` at its commit to `target`."""
     commit = repository.resolved(f"{address.rev}^{{commit}}") or address.rev
     tree = repository.resolved(f"{commit}:{address.subdirectory}")
     entries = {entry.path: entry for entry in repository.entries(commit)}
@@ -209,7 +209,7 @@ def archived(repository: FetchedRepository, address: GitAddress, target: Path) -
 def _files(
     chosen: Mapping[str, TreeEntry], entries: Mapping[str, TreeEntry], reader: ObjectReader
 ) -> tuple[dict[str, TreeEntry], list[str]]:
-    """Files by path, with links replaced by their targets; and the omitted paths."""
+    """The files by path, with links replaced by their targets, and the omitted paths."""
     files: dict[str, TreeEntry] = {}
     left_out: list[str] = []
     paths = sorted(entries)
@@ -257,7 +257,7 @@ def _link_target(
 
 
 def _below(folder: str, paths: Sequence[str]) -> Sequence[str]:
-    """The part of the sorted `paths` inside a folder; empty if there is no such folder."""
+    """The `paths` (sorted) in a folder; empty if there is no such folder."""
     start = bisect.bisect_left(paths, f"{folder}/")
     return paths[start : bisect.bisect_left(paths, f"{folder}0")]  # "0" follows "/"
 
@@ -319,7 +319,7 @@ def archive(tree: GitTree, store: Store, label: str) -> Path:
 
 
 def texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
-    """The text of the build configuration files, by name."""
+    """The texts of the build configuration files, by name."""
     return {
         member.path: b"".join(content()).decode("utf-8", "replace")
         for member, content in members(archive(tree, store, label), label)
@@ -330,10 +330,10 @@ def texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
 def version_variables(
     address: GitAddress, files: Mapping[str, str], context: Context
 ) -> dict[str, str]:
-    """The environment variables that set the version of a build from git; empty if none.
+    """The environment variables that set the version of a build from git; may be empty.
 
-    Like the defaults of setuptools-scm: the nearest tag, or the next release with the number of
-    commits since the tag and the commit.
+    The version is the default of setuptools-scm: the nearest tag, or the next release with the
+    number of commits since the tag and the commit.
     """
     variables = scm_variables(files)
     return dict.fromkeys(variables, described(address, context)) if variables else {}

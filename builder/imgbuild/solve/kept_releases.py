@@ -1,4 +1,4 @@
-"""Frameworks resolved to a later release than the target's, and bounds that keep the release."""
+"""Finds frameworks resolved to a later release than the target's, and bounds that keep it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENGINES = ("vllm", "sglang")
 
 
 class LaterRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """A package with its version in the target and the later release that was chosen."""
+    """A package, its version in the target, and the chosen later release."""
 
     package: str
     has: str
@@ -37,9 +37,9 @@ class LaterRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moves(problem: SolveProblem, chosen: Mapping[str, str]) -> list[LaterRelease]:
-    """Frameworks chosen in a later release than the target's, which the project also accepts.
+    """Frameworks with a later release than the target's, although the project accepts both.
 
-    Empty for a target without `like`.
+    The result is empty for a target without `like`.
     """
     row = problem.row
     like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
@@ -56,7 +56,7 @@ def moves(problem: SolveProblem, chosen: Mapping[str, str]) -> list[LaterRelease
 def suggestion(prepared: PreparedTarget, chosen: Mapping[str, str]) -> str:
     """The command that keeps the releases of the target; "" if none can be kept.
 
-    Keeps all of them, else those that can be kept individually, judged by METADATA.
+    It keeps all of them, else those that can be kept individually, according to METADATA.
     """
     problem = prepared.problem
     row, moved = problem.row, moves(problem, chosen)
@@ -67,7 +67,10 @@ def suggestion(prepared: PreparedTarget, chosen: Mapping[str, str]) -> str:
         return ""
     added = " ".join(f"'{each.bound}'" for each in kept)
     versions = ", ".join(f"{each.package} {each.has}" for each in kept)
-    return f"imgbuild add {added} keeps the releases of {row.row.like} ({versions}; by METADATA)"
+    return (
+        f"imgbuild add {added} keeps the releases of {row.row.like} ({versions}, according to "
+        "METADATA)"
+    )
 
 
 def _solvable(prepared: PreparedTarget, moved: Iterable[LaterRelease]) -> bool:

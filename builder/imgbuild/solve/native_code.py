@@ -1,4 +1,4 @@
-"""Detects from file names and contents, without running code, whether a package compiles."""
+"""Detects from file names and contents whether the build of a package compiles code."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ ASIDE = ("tests/", "test/", "docs/")
 SURELY_CUDA = re.compile(r"\bCUDAExtension\s*\(")
 WITH_TORCH = re.compile(r"^requires\s*=\s*\[[^\]]*[\"']torch\b(?![\w-])", re.MULTILINE)
 WHEEL_BY_URL = (
-    "only pure Python is built from source: use a wheel for this Python, torch and CUDA"
-    " (NAME @ https://…/NAME-….whl), a target that includes the package, or remove it"
+    "only pure Python is built from source: use a wheel for this Python, torch and CUDA (NAME @ "
+    "https://…/NAME-….whl) or a target that includes the package, or remove the package"
 )
 
 
@@ -76,7 +76,7 @@ def code_of(names: Iterable[str], files: Mapping[str, str]) -> Code:
 
 
 def surely_cuda(files: Mapping[str, str]) -> bool:
-    """Whether a build is certain to compile CUDA: no build is attempted."""
+    """Whether a build certainly compiles CUDA, so that none is attempted."""
     if SURELY_CUDA.search(_code(SETUP, files.get(SETUP, ""))) is not None:
         return True
     cuda = any(pattern.search(_code(name, files.get(name, ""))) for name, pattern in CUDA.items())
@@ -91,7 +91,7 @@ def missing_submodules(files: Mapping[str, str], submodules: Sequence[str]) -> t
 
 
 def _code(name: str, text: str) -> str:
-    """`text` with comments blanked out; offsets are preserved."""
+    """`text` with comments replaced by spaces, which preserves offsets."""
     if name == PYPROJECT:
         return text
     return re.sub(r"#[^\n]*", lambda match: " " * len(match[0]), text)

@@ -1,4 +1,4 @@
-"""Selects torch for a project without a pin: a build for the CUDA release of its row.
+"""Selects a build of torch for the CUDA release of a row without a pin.
 
 Each version of torch on an index is built for one CUDA release, and METADATA does not prevent a
 resolver from mixing releases: `nvidia-cudnn-cu13` is not a component of CUDA 12.
@@ -23,9 +23,9 @@ VERSION = re.compile(r"\btorch==([0-9][0-9.]*[0-9])")
 
 
 class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
-    """The version whose CUDA components the target has, and a specifier of the allowed builds.
+    """The torch version whose CUDA components the target has, and a specifier of allowed builds.
 
-    `builds` are all versions; `cuda` is the target's release.
+    `builds` are all builds of torch; `cuda` is the target's CUDA release.
     """
 
     version: str
@@ -39,7 +39,7 @@ class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
         return f"{TORCH}{self.spec}"
 
     def notes(self, text: str) -> tuple[str, ...]:
-        """Notes on versions of torch in an explanation by uv that no project file mentions."""
+        """Notes on torch versions that an explanation by uv mentions and no project file does."""
         named = set(VERSION.findall(text))
         others = [each for each in self.builds if str(each.version) in named and each.cuda]
         if self.spec not in text and not others:
@@ -55,7 +55,7 @@ class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(problem: SolveProblem, catalogue: Catalogue, preferred: str | None) -> OpenTorch | None:
-    """The torch for a row without a pin; None if the row has a pin or the project needs no torch.
+    """The torch for a row without a pin; None if it has one or the project needs no torch.
 
     `preferred` is the version of the published target, used if allowed. NoSolution, with the CUDA
     release of every version, if the project accepts no build for the CUDA release of the row.

@@ -1,4 +1,4 @@
-"""The input of the solver: a target on one architecture, and its context."""
+"""Defines the input of the solver: a target on one architecture, and the context."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class SolveProblem(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def overlay(self) -> Overlay | None:
-        """Additions of the target to a published target; None if it extends none."""
+        """The target's additions to a published target; None if it extends none."""
         return overlay(self.matrix, self.name)
 
     @property
     def row(self) -> Overlay | None:
-        """The target's row in the matrix of a project; None for a target of another matrix."""
+        """The target's row in the matrix of a project; None in other matrices."""
         return project_row(self.matrix, self.name)
 
     @functools.cached_property
@@ -48,7 +48,7 @@ class SolveProblem(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def published(self) -> Resolution | None:
-        """The locked resolution of the extended published target; None if it extends none."""
+        """The locked resolution of the published target; None if the target extends none."""
         overlay = self.overlay
         return overlay.published.lock.arch.get(self.arch) if overlay is not None else None
 

@@ -1,7 +1,7 @@
-"""Metadata of a project that only its build backend provides (separate: runs project code).
+"""Gets metadata that only the build backend of a project provides.
 
-The folder is packed like an sdist and the backend's hook runs in the sandbox (`sdist_wheel`) with
-the build requirements of the folder's pyproject.toml. Failing backends are reported.
+The folder is packed like an sdist. The backend's hook runs in the sandbox (`sdist_wheel`) with the
+build requirements of the folder's pyproject.toml. Failing backends are reported.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ VERSION_FILE = re.compile(r"^(setup|__init__)$|version|about|meta", re.IGNORECAS
 class BackendAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Metadata of a project's packages from their build backends.
 
-    `packages` are entries for the lock; `requirements` are those of dynamic fields.
+    `packages` are entries for the lock, `requirements` the values of dynamic fields.
     """
 
     packages: dict[str, EditablePackage] = {}
@@ -74,8 +74,8 @@ def run_backends(
 ) -> BackendAnswer:
     """Run the build backends of `packages`, packages of the project in `folder`.
 
-    `extras` are extras of the project itself, `markers` those of the target, `workdir` the mount
-    point of the project. A failing backend is reported.
+    `extras` are the project's own, `markers` are the target's, `workdir` is the mount point of the
+    project. A failing backend is reported.
     """
     described: dict[str, EditablePackage] = {}
     requirements: list[DeclaredRequirement] = []
@@ -103,7 +103,7 @@ def run_backends(
 def _report(item: LocalPackage, error: ImgbuildError, context: Context) -> None:
     fields = " and ".join(item.dynamic)
     reasons = "".join(f"\n  {line}" for line in getattr(error, "reasons", ())[-SHOWN:])
-    effect = f"version {UNKNOWN_VERSION} is used" if "version" in item.dynamic else ""
+    effect = f"its version is set to {UNKNOWN_VERSION}" if "version" in item.dynamic else ""
     if "dependencies" in item.dynamic:
         effect = ", ".join(filter(None, (effect, "add its requirements with imgbuild add")))
     hint = error.hint if isinstance(error, InputError) else None
@@ -116,7 +116,7 @@ def _report(item: LocalPackage, error: ImgbuildError, context: Context) -> None:
 def _described(
     item: LocalPackage, folder: Path, wheels: SdistWheels, context: Context
 ) -> SdistResult:
-    """The result of the backend, or a stored one for the same files and variables."""
+    """The result of the backend, or the stored result for the same files and variables."""
     texts = {
         name: (folder / name).read_text(encoding="utf-8", errors="replace")
         for name in git_tree.TEXTS
@@ -138,10 +138,10 @@ def _described(
 
 
 def _inputs(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
-    """Name → sha256 of the files that metadata can depend on.
+    """Name → sha256 of the files on which metadata can depend.
 
-    Of Python code these are the files that the build files name, those named by these in turn, and
-    modules with a package's version: an edit of other code does not change the metadata.
+    Python files are included if a build file refers to them, directly or indirectly, or if they
+    contain a package's version. Changes of other code do not change the metadata.
     """
     code: dict[str, Path] = {}
     inputs: dict[str, str] = {}
@@ -162,9 +162,9 @@ def _inputs(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables that set the version that a backend otherwise reads from git.
+    """The environment variables that set a version which the backend would read from git.
 
-    From the environment, else from the history; InputError without either.
+    The values are from the environment, else from the history; InputError if both are missing.
     """
     variables = git_tree.scm_variables(texts)
     named = [f"{name}_FOR_{normalize(item.name).replace('-', '_').upper()}" for name in variables]
@@ -196,7 +196,9 @@ def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str
         message = f"its build backend wrote invalid METADATA: {error}"
         raise InputError(message) from error
     if not name or (item.name and normalize(name) != normalize(item.name)):
-        message = f"its build backend returns the package name {name or 'nothing'}"
+        message = (
+            f"its build backend returns {'the package name ' + name if name else 'no package name'}"
+        )
         raise InputError(message)
     return normalize(name), EditablePackage(
         version=version,
@@ -220,7 +222,7 @@ def _scripts(text: str) -> dict[str, str]:
 
 
 def _archive(folder: Path) -> bytes:
-    """The files of a folder as an sdist, whose bytes depend only on them."""
+    """The files of a folder as an sdist, whose bytes depend only on the files."""
     buffer, total = io.BytesIO(), 0
     with tarfile.open(
         fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8"

@@ -1,4 +1,4 @@
-"""Reasons why a target has no solution: pins without a usable file, and uv's explanation."""
+"""Explains why a target has no solution: pins without a usable file, or uv's explanation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def of_pins(catalogue: Catalogue) -> tuple[str, ...]:
 
 
 def of_pin(catalogue: Catalogue, package: str, version: str) -> str | None:
-    """Why `package` `version` has no usable file, with the nearest version; None if it has one."""
+    """The reason why a version has no usable file, with the nearest version; None if it has one."""
     offers = catalogue.offers(package)
     if any(same_version(offer.wheel.version, version) for offer in offers):
         return None
@@ -53,8 +53,8 @@ def of_pin(catalogue: Catalogue, package: str, version: str) -> str | None:
 def versions_within_a_year(catalogue: Catalogue, package: str, version: Version) -> list[Version]:
     """The available versions that are at most a year older than `version`.
 
-    An older file without a platform tag is no alternative: tensordict 0.1.2 is compatible with
-    every machine but lacks most of 0.6.2.
+    Older files without a platform tag are no alternative: tensordict 0.1.2 is compatible with all
+    machines, but lacks most of 0.6.2.
     """
     files = catalogue.indexes.files(package)
     times = [f.uploaded for f in files if f.uploaded and same_version(f.version, str(version))]
@@ -73,7 +73,7 @@ def versions_within_a_year(catalogue: Catalogue, package: str, version: Version)
 
 
 def of_range(catalogue: Catalogue, package: str, spec: str) -> str:
-    """Why no version of `package` allowed by `spec` is usable."""
+    """The reason why no version of `package` in `spec` is usable."""
     index = catalogue.indexes.place(package).name
     allowed = SpecifierSet(spec)
     files = [
@@ -91,7 +91,7 @@ def of_range(catalogue: Catalogue, package: str, spec: str) -> str:
 
 
 def of_package(catalogue: Catalogue, package: str) -> str:
-    """Why `package` has no usable version at all."""
+    """The reason why `package` has no usable version."""
     files = catalogue.indexes.files(package)
     if not files:
         return f"the index {catalogue.indexes.place(package).name} has no such package"
@@ -131,7 +131,7 @@ def _why(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
 
 
 def _span(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
-    """The neighbouring versions that are unusable for the same reason, as text; "" if none."""
+    """A clause with the neighbouring versions that are unusable for the same reason; may be ""."""
     tags = catalogue.rules.tags
     fits: dict[Version, bool] = {}
     for file in catalogue.indexes.files(package):
@@ -152,7 +152,7 @@ def _span(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
 
 
 def nearest(requested: Version, versions: Iterable[Version]) -> tuple[str, ...]:
-    """The next older and next newer of `versions`, if they exist; final releases if any."""
+    """The next older and the next newer of `versions`, preferably final releases."""
     every = list(versions)
     pool = [version for version in every if not version.is_prerelease] or every
     older = max((version for version in pool if version < requested), default=None)
@@ -161,7 +161,7 @@ def nearest(requested: Version, versions: Iterable[Version]) -> tuple[str, ...]:
 
 
 def alternatives(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
-    """The other targets of the matrix that have `arch`, those of the same CUDA release first."""
+    """The other targets of the matrix for `arch`, those with the same CUDA release first."""
     cuda = matrix.targets[name].cuda
     others = [
         (target.cuda != cuda, other)
@@ -172,9 +172,9 @@ def alternatives(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
 
 
 def of_resolver(text: str) -> tuple[str, ...]:
-    """The explanation by uv, as lines without box-drawing characters; only some steps if long.
+    """The lines of uv's explanation without box-drawing characters; a long one is shortened.
 
-    From the declared requirements to the conclusion; intermediate steps follow.
+    The lines lead from the declared requirements to the conclusion; intermediate steps follow.
     """
     words = " ".join(line.strip(" │╰─▶\u00d7╭├") for line in text.splitlines())
     start = words.find("Because")

@@ -1,4 +1,4 @@
-"""The package name of a git repository, from its build files."""
+"""Reads the package name of a git repository from its build files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imgbuild.project.reading import Reading
 from imgbuild.solve import git_tree
 from imgbuild.values import normalize
 
-FORM = "write it as NAME @ git+https://HOST/PATH@REV"
+FORM = "write the requirement as NAME @ git+https://HOST/PATH@REV"
 
 
 def read(text: str, place: str, context: Context) -> str:
@@ -51,7 +51,7 @@ def read_all(
 
 
 def with_name(word: str, context: Context) -> str:
-    """A requirement of a command line; for a bare git URL the package name is added."""
+    """A requirement of a command line; a bare git URL gets the name of its package."""
     if not word.startswith(addresses.GIT):
         return word
     return f"{read(word, 'the command line', context)} @ {word}"

@@ -1,4 +1,4 @@
-"""Builds a pure wheel from an sdist under the image's Python; same inputs, same bytes.
+"""Builds a pure wheel from an sdist under the image's Python, reproducibly.
 
 The wheel is repacked: sorted, without compression, with one fixed time and a new RECORD. The build
 runs in a sandbox without network, with a fixed hash seed, time zone, umask and SOURCE_DATE_EPOCH.
@@ -49,7 +49,7 @@ DEFAULT_BACKEND = "setuptools.build_meta:__legacy__"  # the default of PEP 517
 TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip can hold
 EPOCH = "315532800"  # the same in seconds
 ELF = b"\x7fELF"
-DECEIT = "the build of this sdist is broken or malicious: use another version"
+DECEIT = "the build of this sdist is broken or malicious; use another version"
 PLACE = "/build"
 WRITABLE = ("source", "out", "home", "answer")  # for the build; it only reads the others
 READABLE = ("site", "control")
@@ -120,7 +120,7 @@ json.dump(answer, open("/build/answer/result.json", "w"))
 
 
 class MissingRequirements(Exception):
-    """The build needs more packages; `requirements` are their requirement lines."""
+    """Raised if the build needs more packages; `requirements` are their requirement lines."""
 
     def __init__(self, requirements: tuple[str, ...]) -> None:
         super().__init__(", ".join(requirements))
@@ -130,7 +130,7 @@ class MissingRequirements(Exception):
 class SdistResult(msgspec.Struct, frozen=True):
     """The result of the hooks: lines of missing requirements, or the wheel's name.
 
-    For a metadata job also the texts of METADATA and entry_points.txt.
+    For a metadata job, it also has the texts of METADATA and entry_points.txt.
     """
 
     lacking: tuple[str, ...]
@@ -148,7 +148,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Inputs of a build: `root` is the image's root folder, `folder` an empty working folder.
+    """The inputs of a build; `root` is the image's root folder, `folder` an empty working folder.
 
     `version` is "" if only the build determines it. With `metadata` no wheel is built if the
     backend has a metadata hook.
@@ -185,7 +185,7 @@ def system(sdist: Path, name: str) -> System:
 
 
 def checked(lines: Sequence[str]) -> tuple[str, ...]:
-    """Validate `lines`: ValueError unless each is one PEP 508 requirement without a URL.
+    """Validate `lines`; ValueError unless each is one PEP 508 requirement without a URL.
 
     uv reads them as a requirements file, in which other lines can refer to files of this machine.
     """
@@ -199,8 +199,8 @@ def checked(lines: Sequence[str]) -> tuple[str, ...]:
 def build(job: SdistJob) -> Path:
     """Build and repack the wheel; returns its path in `job.folder`.
 
-    MissingRequirements if the build requires packages that `job` lacks, NoSolution if it fails or
-    does not yield a pure wheel.
+    Raises MissingRequirements if the build requires packages that `job` lacks, NoSolution if it
+    fails or does not yield a pure wheel.
     """
     result = _run_hooks(job, _prepare(job))
     if result.wheel is None:
@@ -222,7 +222,7 @@ def describe(job: SdistJob) -> SdistResult:
 def _fetched(job: SdistJob, name: str) -> Path:
     """Copy the wheel `name` to a folder to which builds cannot write."""
     if not WHEEL_NAME.fullmatch(name):
-        message = f"{job.package} {job.version}: its build reports {name[:80]!r} as its wheel"
+        message = f"{job.package} {job.version}: the build reports {name[:80]!r} as its wheel"
         raise IntegrityError(message, hint=DECEIT)
     (job.folder / "made").mkdir()
     path = job.folder / "made" / name
@@ -235,7 +235,7 @@ def _copy_output(job: SdistJob, source: Path, target: Path, limit: int) -> None:
     try:
         copy_regular(source, target, limit=limit, hint=DECEIT)
     except FileNotFoundError as error:
-        message = f"{job.package} {job.version}: its build did not produce {source.name}"
+        message = f"{job.package} {job.version}: the build did not produce {source.name}"
         raise IntegrityError(message, hint=DECEIT) from error
 
 
@@ -278,7 +278,7 @@ def _sdist_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
 
 
 def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
-    """The importable files of the build requirements; of equal names the last is used."""
+    """The importable files of the build requirements; the last of equal names is used."""
     chosen: dict[str, tuple[WheelArchive, ZipMember]] = {}
     for wheel in job.requires:
         archive = read(wheel)
@@ -291,7 +291,7 @@ def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
                 chosen[below] = archive, member
     for path, (archive, _) in chosen.items():
         if any(str(folder) in chosen for folder in PurePosixPath(path).parents):
-            message = f"{archive.label}: {path!r} is below a path that is a file"
+            message = f"{archive.label}: a parent folder of {path!r} is a file"
             raise IntegrityError(message, hint="pin another version of this build requirement")
     return [
         (f"site/{path}", sum(map(sink.write, archive.chunks(member))), False, None)
@@ -300,7 +300,7 @@ def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
 
 
 def _run(job: SdistJob, script: str, user: sandbox.Confined, *, writable: Sequence[str]) -> Result:
-    """Run `script` in the sandbox with write access only to `writable`, parts of the folder."""
+    """Run `script` in the sandbox, with write access only to the parts `writable` of the folder."""
     return sandbox.run(
         sandbox.Root(path=job.root),
         [job.interpreter, f"{PLACE}/control/{script}"],
@@ -329,7 +329,7 @@ def _run_hooks(job: SdistJob, user: sandbox.Confined) -> SdistResult:
 
 
 def build_failure(package: str, version: str, output: str) -> NoSolution:
-    """The error for a failed build with `output`; names an outdated Python if that is the cause.
+    """The error for a failed build with `output`; it states whether Python is too new.
 
     `version` is "" if only metadata was requested.
     """
@@ -337,13 +337,15 @@ def build_failure(package: str, version: str, output: str) -> NoSolution:
     tail = tuple(output.splitlines()[-12:])
     removed = _REMOVED.search(output.rpartition("\n")[2])
     if removed is None:
-        hint = "its entry under sdists: in the matrix may need env or requires"
+        hint = "its entry under `sdists:` in the matrix may need `env` or `requires`"
         error = NoSolution(message, reasons=tail, hint=hint)
         error.log = output
         return error
     name = removed["module"] or f"{removed['owner']}.{removed['name']}"
-    reason = f"it uses {name}, removed from this Python: this version requires an older Python"
-    hint = f"exclude it (imgbuild init --exclude {package}, or exclude: in the row)"
+    reason = (
+        f"it uses {name}, which this Python no longer has; this version requires an older Python"
+    )
+    hint = f"exclude the package (imgbuild init --exclude {package}, or `exclude:` in the row)"
     return NoSolution(
         message, reasons=(reason, tail[-1]), hint=f"{hint}, or use a version for this Python"
     )
@@ -361,7 +363,7 @@ def _builder(folder: Path) -> sandbox.Confined:
 
 
 def environment() -> dict[str, str]:
-    """The environment variables of a build: the same on every machine."""
+    """The environment variables of a build, which are the same on every machine."""
     return {
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": f"{PLACE}/home",
@@ -398,7 +400,7 @@ def refuse_impure(job: SdistJob, wheel: Path) -> None:
 
 @reads("wheel")
 def repack(wheel: Path, target: Path) -> Path:
-    """Rewrite `wheel` as `target`: its bytes depend on names, contents and executable bits only."""
+    """Rewrite `wheel` as `target`; its bytes depend only on names, contents and executable bits."""
     with zipfile.ZipFile(wheel) as archive:
         if (size := sum(info.file_size for info in archive.infolist())) > LARGEST:
             message = f"{wheel.name} contains {size} bytes (limit {LARGEST})"
@@ -443,6 +445,6 @@ def _quoted(name: str) -> str:
 
 
 def metadata(wheel: Path) -> bytes:
-    """METADATA of the wheel at `wheel`."""
+    """METADATA of the file `wheel`."""
     with wheel.open("rb") as file:
         return read_metadata(file, wheel.name)

@@ -1,4 +1,4 @@
-"""Wheels of packages that are published only as sdists, for `sdists:` of the matrix.
+"""Builds wheels of packages that are published only as sdists, for `sdists:` of the matrix.
 
 Provides METADATA of the wheel to the resolver and a `BuiltWheel` to the lock: the sdist, its build
 requirements (resolved with the same cut-off, for this machine) and the wheel. `sdist_wheel.build`
@@ -54,8 +54,8 @@ def host_rules(rules: Rules) -> Rules:
 class SdistWheels:
     """Builds wheels of sdists for one resolution, each once.
 
-    `catalogue` has the files for this machine's architecture; `constraints` apply to it, too.
-    `root` creates the image's root folder for this machine and is called only if a build is needed.
+    `catalogue` has the files for this machine's architecture, to which `constraints` apply, too.
+    `root` creates the image's root folder for this machine; it is called only for builds.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class SdistWheels:
         return self._made.get(sdist.name)
 
     def identified(self, package: str, sdist: IndexFile) -> BuiltWheel:
-        """Build an sdist without a version in its name; the version is that of the wheel."""
+        """Build an sdist without a version in its name; the wheel determines the version."""
         built = self._built(package, sdist, "")
         version = str(parse_wheel_filename(built.wheel.file)[1])
         name = f"{package.replace('-', '_')}-{version}.tar.gz"
@@ -190,9 +190,9 @@ class SdistWheels:
         return () if stored is None else msgspec.json.decode(stored, type=tuple[str, ...])
 
     def without_builds(self, catalogue: Catalogue) -> tuple[Catalogue, Collection[str]]:
-        """`catalogue`, in which wheels that would have to be built have no requirements.
+        """`catalogue`, in which wheels that need a build have no requirements.
 
-        The packages of such wheels are added to the second value when the first is used.
+        While the catalogue is used, the packages of such wheels are added to the second value.
         """
         unbuilt: set[str] = set()
 
@@ -269,7 +269,7 @@ def refuse_other(recipe: BuiltWheel, wheel: LockedFile) -> None:
     package = parse_wheel_filename(wheel.file)[0]
     if package != recipe.package:
         message = f"{recipe.sdist.file} does not yield a wheel of {recipe.package}"
-        reasons = (f"the build produced the package {package}: {wheel.file}",)
+        reasons = (f"the build produced {wheel.file}, a wheel of {package}",)
         raise NoSolution(message, reasons=reasons, hint=f"use the name {package}")
 
 
@@ -278,9 +278,9 @@ def _single_url(url: str) -> list[str]:
 
 
 def fingerprint(recipe: BuiltWheel, python: str) -> str:
-    """Hash of the inputs of the wheel: sdist, environment, build requirements and Python.
+    """The hash of the wheel's inputs: sdist, environment, build requirements and Python.
 
-    Of Python only the minor release: the patch release of the base is unknown at this point.
+    It includes only the minor release of Python, because the patch release is still unknown.
     """
     inputs = [
         ".".join(python.split(".")[:2]),
@@ -336,7 +336,7 @@ def make(recipe: BuiltWheel, root: Path, python: str, context: Context) -> Locke
 
 
 def inputs_of(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
-    """The inputs of a built wheel, with their packages: the sdist and its build requirements."""
+    """The sdist and the build requirements of a built wheel, with their packages."""
     return (
         (recipe.package, recipe.sdist),
         *((wheel.package, wheel) for wheel in recipe.requires),
@@ -358,7 +358,7 @@ def fetch_tree(recipe: BuiltWheel, indexes: Indexes, context: Context) -> None:
             f"{recipe.sdist.file} of {address} has sha256 {actual}, the lock has"
             f" {recipe.sdist.sha256}"
         )
-        raise IntegrityError(message, hint="lock it again: imgbuild lock TARGET")
+        raise IntegrityError(message, hint="to lock it again, run: imgbuild lock TARGET")
 
 
 def rebuild(
@@ -366,7 +366,8 @@ def rebuild(
 ) -> Path:
     """Build a locked wheel again; returns its path in the store.
 
-    FetchFailed if an input is unavailable, IntegrityError, with `hint`, if the bytes differ.
+    Raises FetchFailed if an input is unavailable, and IntegrityError with `hint` if the bytes
+    differ.
     """
     fetch_tree(recipe, indexes, context)
     requests = [

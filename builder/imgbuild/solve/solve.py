@@ -1,8 +1,8 @@
-"""From a target to every wheel, sdist and deb of its image on one architecture.
+"""Resolves a target to the wheels, sdists and Debian packages of its image.
 
 uv chooses compatible versions from the local index (see `index.server`), with METADATA amended by
-learned constraints (see `matrix.constraints`). The result is checked here: one CUDA release, no CPU
-build for a CUDA target, a warning about versions that are years old.
+learned constraints (see `matrix.constraints`). This module then requires one CUDA release and no
+CPU build for a CUDA target, and warns about versions that are years old.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A problem with its base and catalogue, ready to be solved several times.
 
     `published` is the resolution of the published target that this one extends, whose packages are
-    locked unchanged; `published_wheels` are those of them that were built from sdists. `torch` is
-    the build selected for a project without a pin. `direct` are packages with URLs, `backend` the
+    locked unchanged. `published_wheels` are the ones that were built from sdists. `torch` is the
+    build selected for a project without a pin. `direct` are packages with URLs, `backend` the
     metadata from the build backends of the project.
     """
 
@@ -83,7 +83,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
 def resolve(problem: SolveProblem) -> Resolution:
     """Resolve every input of the target; lists are sorted by package.
 
-    NoSolution, with the reasons, if no package set satisfies the target; FetchFailed if an
+    Raises NoSolution with the reasons if no package set satisfies the target, and FetchFailed if an
     index or archive does not respond.
     """
     with opened(problem) as prepared:
@@ -96,7 +96,7 @@ def resolve(problem: SolveProblem) -> Resolution:
 def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
     """Prepare `problem` and keep its build context open; NoSolution if its pins are unsatisfiable.
 
-    Wheels can be built from sdists inside the context only.
+    Wheels can be built from sdists only inside the context.
     """
     refuse_excluded(problem)
     base = extension.resolve(problem)
@@ -239,7 +239,7 @@ def refuse_other_torch(
     )
     if reasons:
         message = f"{name}: the packages require torch {version}"
-        hint = f'add it to the row in matrix.yaml: pins: {{torch: "{version}"}}'
+        hint = f'add to the row in matrix.yaml: pins: {{torch: "{version}"}}'
         raise NoSolution(message, reasons=reasons, hint=hint)
 
 
@@ -255,17 +255,17 @@ def refuse_other_hashes(prepared: PreparedTarget, wheels: Iterable[Wheel]) -> No
         message = "\n  ".join(
             (f"{prepared.problem.name}: the project's files have other hashes for:", *other)
         )
-        hint = "the file was replaced, or is from another index: update the project's lock file"
+        hint = "the file was replaced, or is from another index; update the project's lock file"
         raise IntegrityError(message, hint=hint)
 
 
 def by_package(items: Iterable[Named]) -> tuple[Named, ...]:
-    """`items` sorted by package, the order of locks."""
+    """`items` sorted by package, as in locks."""
     return tuple(sorted(items, key=lambda item: item.package))
 
 
 def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> PreparedTarget:
-    """Prepare a target: its catalogue and CUDA release, from METADATA of `cuda-toolkit` and torch.
+    """Prepare a target: its catalogue, and its CUDA release from METADATA.
 
     `root` creates the root folder in which wheels are built from sdists.
     """
@@ -353,8 +353,8 @@ def wheels_only(
 ) -> Catalogue:
     """The usable files of the indexes, without sdists.
 
-    `packages` have URLs and use no index. Of `published` packages only the locked wheel is used,
-    and their index pages are not read.
+    `packages` have URLs and use no index. For `published` packages only the locked wheels are used,
+    and no index pages are read.
     """
     matrix, target, context = problem.matrix, problem.target, problem.context
     located = places(matrix, target, uv.default_index)
@@ -379,7 +379,7 @@ def sdist_wheels_of(
 ) -> SdistWheels:
     """The builder of wheels for sdists of the matrix, under `cuda_constraints`.
 
-    Includes the git repositories among `packages`. Builds also use the versions `pins`.
+    It includes the git repositories among `packages`. Builds also use the versions `pins`.
     """
     context = problem.context
     rules = msgspec.structs.replace(plain.rules, pins={**plain.rules.pins, **pins})
@@ -430,9 +430,9 @@ def choose_packages(
 ) -> tuple[uv.ChosenPackage, ...]:
     """Run uv with the constraints `learned`; NoSolution, with the reasons, if there is no solution.
 
-    Also NoSolution if a required package is resolvable only in a version far behind. Versions
-    excluded by other requirements of the project are reported to `warn`, else by the reporter.
-    Sdists are built only if there is a solution without the requirements of their wheels.
+    NoSolution is also raised if only a far older version of a required package is possible. Newer
+    versions that other requirements of the project exclude are passed to `warn`, by default to the
+    reporter. Sdists are built only if there is a solution without the requirements of their wheels.
     """
     early, unbuilt = prepared.sdist_wheels.without_builds(prepared.catalogue)
     warnings: list[str] = []
@@ -529,7 +529,7 @@ def _resolve_once(
                 *_torch_notes(prepared, str(error)),
                 *direct.compiled(prepared.direct),
             ),
-            hint="change a pin, or move as_of: only files uploaded before it are considered",
+            hint="change a pin, or move `as_of`; later uploads are not considered",
         ) from error
 
 
@@ -538,7 +538,7 @@ def _run_uv(
 ) -> tuple[uv.ChosenPackage, ...]:
     """Run uv, ignoring requirements of `--no-deps` packages that make the set unsolvable.
 
-    `--no-deps` overrules versions; the dependencies of such packages are installed in any case.
+    `--no-deps` overrules only versions: the dependencies of such packages are installed, too.
     """
     catalogue, alone = prepared.catalogue, prepared.problem.requirements.no_deps
     try:
@@ -589,7 +589,7 @@ def package_of(line: str) -> str:
 
 
 def _learned(text: str, learned: Sequence[Constraint]) -> tuple[str, ...]:
-    """The learned constraints that uv's explanation mentions, marked as learned."""
+    """Sentences on the learned constraints that uv's explanation mentions."""
     spoken = re.sub(r"[-_.]+", "-", text.lower())
     mentioned = [
         entry

@@ -1,4 +1,4 @@
-"""Downloads and checks the archive of a base's standalone Python on one architecture."""
+"""Downloads and checks the archive of a base's standalone Python."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from imgbuild.matrix.model import DebianBase, StandalonePython
 from imgbuild.values import Arch, Sha256
 
 ELSEWHERE = (
-    "name a copy of the archive on another server under `archives` of the base:"
-    " docs/howto/python-version.md"
+    "add a copy of the archive on another server to `archives` of the base (see "
+    "docs/howto/python-version.md)"
 )
 FACT, PLACE = "python-archive-2", "python-archive-url"  # the former by sha256, the latter by URL
 REPLACED = (
-    "the file was replaced, or the sha256 in matrix.yaml belongs to another file: compare it with"
-    " the checksums of the release"
+    "the file was replaced, or the sha256 in matrix.yaml is of another file; compare the sha256 "
+    "with the checksums of the release"
 )
 
 
@@ -39,7 +39,9 @@ def resolve(source: StandalonePython, arch: Arch, context: Context) -> PythonArc
     url = source.archives.get(arch)
     if url is None:
         message = f"the base has no archive of Python {source.version} for {arch}"
-        raise InputError(message, hint=f"add it to `archives`, or remove {arch} from `arch`")
+        raise InputError(
+            message, hint=f"add an archive to `archives`, or remove {arch} from `arch`"
+        )
     path, name = _stored(source, arch, url, context), file_name(url)
     if path is None:
         try:
@@ -65,7 +67,7 @@ def resolve(source: StandalonePython, arch: Arch, context: Context) -> PythonArc
 
 
 def _stored(source: StandalonePython, arch: Arch, url: str, context: Context) -> Path | None:
-    """The archive in the store, by the sha256 in the matrix or recorded for this URL."""
+    """The archive in the store, found by the sha256 in the matrix or recorded for this URL."""
     sha256: Sha256 = source.sha256.get(arch, "")
     if not sha256:
         fact = context.store.fact(PLACE, url)

@@ -1,4 +1,4 @@
-"""The CUDA release of a target: constraints, and a check of the choice (separate: size)."""
+"""Determines the constraints for the CUDA release of a target, and checks the chosen packages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def find(
             hint="set the target's CUDA version to that of its torch",
         )
     components = len(release.components)
-    context.reporter.detail(f"CUDA {release.version}: {components} components are pinned to it")
+    context.reporter.detail(
+        f"CUDA {release.version}: {components} components are pinned to this release"
+    )
     for reason in reasons:
         context.reporter.detail(f"skipped {reason}")
     return release
@@ -69,7 +71,7 @@ def pinned(catalogue: Catalogue, package: str, pin: str) -> OfferedFile | None:
 def refuse_cpu_build(
     problem: SolveProblem, catalogue: Catalogue, torch: IndexFile, requires: Sequence[Requirement]
 ) -> None:
-    """Raise NoSolution if the compatible torch has no CUDA or another release of it."""
+    """Raise NoSolution if the compatible torch has no CUDA or another CUDA release."""
     version, target = torch.version, problem.target
     index = catalogue.indexes.place("torch").name
     arch = catalogue.rules.tags.arch.wheel
@@ -99,7 +101,7 @@ def check(
     if broken:
         message = f"{problem.name} on {problem.arch} would mix CUDA releases"
         raise NoSolution(
-            message, reasons=broken, hint="find the package that requires it and pin that"
+            message, reasons=broken, hint="pin the package that requires this component"
         )
     for text in cuda_releases.outside(release, versions):
         problem.context.reporter.detail(f"CUDA {release.version} has no component {text}")

@@ -1,6 +1,6 @@
-"""The CUDA release of each version of torch, from its METADATA.
+"""Determines the CUDA release of each version of torch from METADATA.
 
-METADATA of all versions is a few kilobytes, read in parallel and cached by the wheels' hashes.
+METADATA of all versions, a few kilobytes, is read in parallel and cached by the wheels' hashes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_of(version: Version, requires: Iterable[Requirement]) -> TorchBuild:
-    """The CUDA release of a torch `version` with these active requirements."""
+    """The build of torch `version` with these active requirements."""
     if cuda := releases.of_local(version.local):
         return TorchBuild(version=version, cuda=cuda, evidence=f"+{version.local}")
     needed = list(requires)
@@ -88,7 +88,7 @@ def builds(catalogue: Catalogue, read: Callable[[IndexFile], bytes]) -> tuple[To
 def spec_of(allowed: Sequence[Version], versions: Iterable[Version]) -> str:
     """A specifier that matches exactly `allowed` among `versions`.
 
-    Its bounds have no local versions ("+cu124"), which only `==` and `!=` accept.
+    The bounds have no local versions ("+cu124"), which only `==` and `!=` accept.
     """
     low, high = Version(min(allowed).public), Version(max(allowed).public)
     gaps = sorted(v for v in versions if low <= Version(v.public) <= high and v not in allowed)

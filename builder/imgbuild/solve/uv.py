@@ -1,4 +1,4 @@
-"""Runs uv, the resolver: the binary pinned in this environment, on requirement lines.
+"""Runs the resolver uv, whose version imgbuild pins, on requirement lines.
 
 uv has access to the local index only (see `index.server`) and reads no configuration files.
 """
@@ -38,7 +38,7 @@ class ChosenPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unsolvable(Exception):
-    """uv found no solution; the argument is its explanation."""
+    """Raised if uv finds no solution; the argument is uv's explanation."""
 
 
 @functools.cache
@@ -80,7 +80,7 @@ def pip_index() -> str | None:
 
 
 def _settings_file(variable: str) -> dict[str, str]:
-    """`variable` with an absolute path, for a command in another folder; empty if unset."""
+    """`variable` with an absolute path, which is valid in other folders; empty if unset."""
     path = os.environ.get(variable)
     return {variable: str(Path(path).absolute())} if path else {}
 
@@ -98,7 +98,7 @@ class ResolverBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddressRequired(Exception):
-    """METADATA requires `package` by a URL that no requirement of the user has."""
+    """Raised if METADATA requires `package` by a URL that no requirement of the user has."""
 
     def __init__(self, package: str) -> None:
         super().__init__(package)

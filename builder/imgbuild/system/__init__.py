@@ -1,1 +1,1 @@
-"""The operating system: console, processes, files, locks, threads, signals, git, quoting."""
+"""Wraps the operating system: console, processes, files, locks, threads, signals, git, quoting."""

@@ -1,4 +1,4 @@
-"""Sizes, counts, parts of lists and paragraphs as text: 1.5 GB, 2 packages, a, b and 3 more."""
+"""Formats sizes, counts, lists and paragraphs: 1.5 GB, 2 packages, a, b and 3 more."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def first_of(texts: Sequence[str], most: int, separator: str = ", ") -> str:
-    """The first `most` of the texts, and how many others there are: a, b and 3 more."""
+    """The first `most` of the texts, and the number of others: a, b and 3 more."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return separator.join(texts[:most]) + more
 
 
 def paragraph(text: str, width: int, first: str = "", others: str = "") -> list[str]:
-    """`text` as lines of at most `width` columns, which begin with `first` and `others`.
+    """Wrap `text` at `width` columns; lines begin with `first`, then with `others`.
 
     Words are not broken.
     """

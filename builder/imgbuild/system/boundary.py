@@ -1,4 +1,4 @@
-"""Reads untrusted files and responses; any failure is one error that names the source.
+"""Reads untrusted files and responses; any failure becomes an error that names the source.
 
 Files from indexes, registries and users can contain anything. Parsers report the errors they
 detect; all other exceptions on such input, also from libraries, are converted here.
@@ -20,7 +20,7 @@ from imgbuild.system.folder import CHUNK, regular_file
 
 P = ParamSpec("P")
 R = TypeVar("R")
-REMEDY = "it is damaged or malicious; download it again, or use another version"
+REMEDY = "the file is damaged or malicious; download it again, or use another version"
 NONSENSE = "the server's response is invalid; use another server, or contact its administrator"
 LIMIT = 256 << 20  # bytes of a document
 SHOWN = 200  # characters of another error's text
@@ -30,8 +30,8 @@ SHOWN = 200  # characters of another error's text
 def reading(place: object, *, hint: str = REMEDY) -> Iterator[None]:
     """Raise any failure as IntegrityError with `place` and `hint`.
 
-    Errors of imgbuild, signals and errors of the operating system, such as a full disk, pass,
-    except EINVAL, which invalid offsets in the input cause.
+    Errors of imgbuild, signals and errors of the operating system, such as a full disk, are not
+    converted, except EINVAL, which invalid offsets in the input cause.
     """
     try:
         yield
@@ -47,7 +47,7 @@ def reading(place: object, *, hint: str = REMEDY) -> Iterator[None]:
 
 
 def reads(parameter: str, *, hint: str = REMEDY) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function that reads its argument `parameter`: see `reading`."""
+    """Decorate a function that reads its argument `parameter` with `reading`."""
 
     def _decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)

@@ -1,6 +1,6 @@
-"""The digest of modules' source and all their imports from the package.
+"""Computes the digest of modules' source and all their imports from the package.
 
-It is part of the key of cached results, so that they become invalid when the code changes.
+It is part of the keys of cached results, which become invalid when the code changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def code_digest(*modules: str, alone: str | None = None) -> str:
 
     It covers the source of `modules` and of all modules they import (also in functions and for
     types), the data files they use, and the version of Python, which determines the readable
-    syntax. Of `alone` only the source is included, not its imports.
+    syntax. For `alone`, it covers only the source and no imports.
     """
     return digest_in(resources.files(PACKAGE), modules, sys.version_info[:2], alone=alone)
 
@@ -52,7 +52,7 @@ def digest_in(
 
 
 def closure(root: Traversable, modules: Iterable[str]) -> dict[str, bytes]:
-    """All files on which `modules` depend, with their own: content by path below `root`."""
+    """The files of `modules` and all files on which they depend: content by path below `root`."""
     contents: dict[str, bytes] = {}
     waiting = list(modules)
     seen = set(waiting)
@@ -72,7 +72,7 @@ def closure(root: Traversable, modules: Iterable[str]) -> dict[str, bytes]:
 
 @lru_cache(maxsize=1024)  # the closures of one command have most modules in common
 def _references(source: bytes) -> tuple[list[str], frozenset[str]]:
-    """The data files and folders that a module names, and its imports from the package."""
+    """The data files and folders in a module's source, and its imports from the package."""
     text = source.decode()
     data = [f"data/{path}" for pattern in _DATA for path in pattern.findall(text)]
     return data, frozenset(_imported(text))

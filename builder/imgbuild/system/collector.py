@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 
 class _Process:
-    """`ends`: this process runs one command, so that the system frees its memory."""
+    """`ends`: this process ends after one command, and the system frees its memory."""
 
     ends = False
 
 
 def process_ends() -> None:
-    """Let `paused(freeze=True)` freeze objects from now on."""
+    """Allow `paused(freeze=True)` to freeze objects."""
     _Process.ends = True
 
 
@@ -22,9 +22,9 @@ def process_ends() -> None:
 def paused(*, freeze: bool = False) -> Iterator[None]:
     """Run the block without Python's cyclic garbage collector; restores its previous state.
 
-    `freeze`: later searches for cycles omit the objects that exist at the end, which would
-    take seconds for millions of them. That concerns all objects of the process, whose cycles then
-    remain, with their open files. Without `process_ends`, it has no effect.
+    With `freeze`, later collections skip the objects that exist at the end of the block, because
+    millions of them would take seconds. This applies to all objects of the process: their cycles,
+    and the open files in these, remain. Without `process_ends`, it has no effect.
     """
     collecting = gc.isenabled()
     gc.disable()

@@ -1,7 +1,7 @@
-"""Terminal output: colours, progress bars, spinners, -q and -v; messages to stderr.
+"""Writes to the terminal: colours, progress bars, spinners, and messages to stderr.
 
 It respects `-q`, `-v`, `NO_COLOR`, `FORCE_COLOR` and dumb terminals (rich reads the last three).
-rich is imported at the first message on a terminal; elsewhere messages are plain text.
+rich is imported for the first message on a terminal. Other messages are plain text.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _UNIT = re.compile(
 
 
 def wrapped(text: str, width: int, *, taken: int = 0) -> str:
-    """Wrap `text` at `width` columns; the first line has `taken` columns less.
+    """Wrap `text` at `width` columns; the first line is `taken` columns shorter.
 
-    Words, backquoted spans and commands are not broken, even if wider. Lines that fit are
-    unchanged; continuation lines are indented.
+    Words, backquoted spans and commands are not broken, even if they are too wide. Lines that fit
+    do not change, and continuation lines are indented.
     """
     lines = text.split("\n")
     return "\n".join(
@@ -105,7 +105,7 @@ class Console:
     def data(self, text: str) -> None:
         """Write `text` and a newline to stdout.
 
-        The text is unchanged for other programs; on a terminal control characters are escaped.
+        Control characters are escaped on a terminal, but not in a pipe or file.
         """
         if sys.stdout.isatty():
             text = visible(text)
@@ -113,9 +113,10 @@ class Console:
         sys.stdout.flush()
 
     def styled(self, lines: Iterable[Sequence[tuple[str, str]]]) -> None:
-        """Write lines of a result to a terminal: each a sequence of texts with rich styles.
+        """Write lines of a result to a terminal; each is a sequence of texts with rich styles.
 
-        Control characters are escaped. Without colours (NO_COLOR, TERM=dumb) equal to `data`.
+        Control characters are escaped. Without colours (NO_COLOR, TERM=dumb), it is the same as
+        `data`.
         """
         from rich.console import Console as Rich
         from rich.text import Text
@@ -139,7 +140,7 @@ class Console:
         self._labelled("warning:", "bold yellow", text)
 
     def error(self, text: str, *, hint: str | None = None) -> None:
-        """Print an error, and `hint`, its remedy."""
+        """Print an error and its remedy `hint`."""
         self._labelled("error:", "bold red", text)
         if hint:
             self._labelled("hint:", "bold cyan", hint)
@@ -176,7 +177,7 @@ class Console:
 
     @property
     def on_terminal(self) -> bool:
-        """Whether messages are enabled and go to a terminal, which can show progress."""
+        """Whether progress can be shown: messages are enabled and go to a terminal."""
         return self.verbosity >= 0 and not _plain() and self._terminal.is_terminal
 
     @contextlib.contextmanager
@@ -204,7 +205,7 @@ class Console:
 
 
 def _plain() -> bool:
-    """Whether stderr is no terminal and no variable of rich makes it one."""
+    """Whether stderr is not a terminal, and no variable of rich overrides that."""
     named = os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE") == "1"
     return not (named or sys.stderr.isatty())
 
@@ -213,7 +214,7 @@ def _plain() -> bool:
 def _instead(
     progress: Progress, unit: str, title: str, total: int | None, done: int
 ) -> Iterator[Bar]:
-    """Show a nested bar in place of that of `progress` until it ends."""
+    """Show a nested bar instead of the bar of `progress` until the nested one ends."""
     hidden = [task.id for task in progress.tasks if task.visible]
     for task in hidden:
         progress.update(task, visible=False)
@@ -228,7 +229,7 @@ def _instead(
 
 
 def _line(terminal: Rich) -> Progress:
-    """Columns of a progress line: title, bar, amount, elapsed and remaining time."""
+    """The columns of a progress line: title, bar, amount, elapsed and remaining time."""
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
     from rich.table import Column
     from rich.text import Text
@@ -268,7 +269,7 @@ def amount_text(task: Task) -> str:
 def time_text(task: Task) -> str:
     """The elapsed time of a task and, if known, the estimated remaining time.
 
-    A task that shows its total still works on its last items, or on what follows them: no estimate.
+    No estimate is shown for a task that has reached its total but has not ended.
     """
     elapsed = f"elapsed {_clock(task.elapsed or 0)}"
     if task.total is None or task.time_remaining is None or task.time_remaining < 1:

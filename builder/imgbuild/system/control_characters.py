@@ -21,7 +21,7 @@ _HIDDEN = re.compile(rf"(?![\t\n])[{CONTROLS}{FORMATS}]")
 def visible(text: str) -> str:
     """`text` with control and format characters, except tab and newline, as visible escapes.
 
-    Otherwise text from servers and files could control the terminal or mislead its reader.
+    Without escapes, text from servers and files could control the terminal or mislead readers.
     """
     return _HIDDEN.sub(_escaped, text)
 
@@ -34,7 +34,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def ascii_controls(document: str) -> str:
-    """A JSON document with all control and format characters in strings as JSON escapes."""
+    """A JSON document in which control and format characters in strings are JSON escapes."""
     return _HIDDEN.sub(
         lambda match: json.dumps(match[0])[1:-1].replace("\x7f", "\\u007f"), document
     )

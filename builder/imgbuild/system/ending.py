@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP raise an exception, like Ctrl-C, so that work is cleaned up."""
+"""Raises an exception for SIGTERM and SIGHUP, as for Ctrl-C, to clean up work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def received() -> int | None:
 
 
 def raise_signals() -> None:
-    """Raise `SIGNALS` as EndSignal in the main thread, except those that were ignored before."""
+    """Raise `SIGNALS` as EndSignal in the main thread, except signals that were ignored."""
     if threading.current_thread() is not threading.main_thread():
         return
     for sign in SIGNALS:

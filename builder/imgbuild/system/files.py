@@ -1,6 +1,6 @@
-"""Files: locks, atomic replacement, fsync, disk full, XDG folders, errors with a hint.
+"""Writes and locks files: atomic replacement, fsync, XDG folders, errors with a hint.
 
-Locks end with their process. Files are complete or missing, even if the process is killed.
+Locks end with their process. Files are complete or missing, even after the process is killed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 def data(name: str) -> Path:
-    """The path of `name` in the package's folder `data`; imgbuild is always installed unpacked."""
+    """The path of `name` in the package's folder `data` (imgbuild is always installed unpacked)."""
     return Path(str(resources.files("imgbuild").joinpath("data", name)))
 
 
 def home() -> Path:
-    """The user's home folder; InputError if there is none: no HOME, no entry in /etc/passwd."""
+    """The user's home folder; InputError without HOME and without an entry in /etc/passwd."""
     try:
         return Path.home()
     except RuntimeError as error:
@@ -102,7 +102,7 @@ def free_bytes(place: Path) -> int | None:
 
 
 def fullest(places: Iterable[Path]) -> Path:
-    """The one of `places` whose file system has the least free space."""
+    """The place whose file system has the least free space."""
     return min(places, key=lambda place: free_bytes(place) or 0)
 
 
@@ -119,7 +119,7 @@ def plain_errors(place: Path, *, hint: str | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def named_if_full(place: Path) -> Iterator[None]:
-    """Set the path of disk-full errors without one, as of writes to an open file, to `place`."""
+    """Set the path of disk-full errors without a path, as from writes to open files, to `place`."""
     try:
         yield
     except OSError as error:
@@ -129,10 +129,10 @@ def named_if_full(place: Path) -> Iterator[None]:
 
 
 def require_writable(paths: Iterable[Path], *, hint: str) -> None:
-    """Check that `paths` are writable, before long work that writes its results there.
+    """Check that `paths` are writable before long work that writes there.
 
-    InputError if one is not, WorkFailed if the file system has no space at all. A path is an
-    existing folder, or a file or folder to be created or replaced.
+    Raises InputError if a path is not writable, and WorkFailed if the file system is full. A path
+    is an existing folder, or a file or folder to create or replace.
     """
     for path in paths:
         folder = path.absolute()
@@ -156,7 +156,7 @@ def require_writable(paths: Iterable[Path], *, hint: str) -> None:
 def is_own(folder: Path, *, hint: str) -> bool:
     """Whether no other user can change the content of `folder`; True if it is missing.
 
-    InputError with `hint` if another user owns it, or it is not a folder.
+    Raises InputError with `hint` if another user owns it, or if it is not a folder.
     """
     try:
         status = folder.lstat()
@@ -180,7 +180,7 @@ def same_file(descriptor: int, path: Path) -> bool:
 def open_locked(path: Path) -> int | None:
     """Open or create `path` and lock it exclusively; None if another process holds the lock.
 
-    InputError if it is a link, or not a regular file.
+    Raises InputError if it is a link or not a regular file.
     """
     while True:
         descriptor = _lock_file(path)
@@ -227,8 +227,9 @@ def sync(path: Path) -> None:
 def move(source: Path, destination: Path) -> None:
     """Rename the complete file `source` to `destination` atomically and make it read-only.
 
-    Read-only because layouts have hard links to it, and a write would damage the cache. Content and
-    name are flushed, so that a power failure cannot leave the name without the content.
+    It is read-only because layouts have hard links to it, and a write would damage the cache.
+    Content and name are flushed to the disk, so a power failure cannot leave the name without the
+    content.
     """
     source.chmod(0o444)
     sync(source)
@@ -239,7 +240,7 @@ def move(source: Path, destination: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file for writing that replaces `path` at the end: see `OpenFolder.replacing`.
+    """A new file for writing that replaces `path` at the end (see `OpenFolder.replacing`).
 
     Its parent folder, which may be reached through links, is created if missing.
     """
@@ -248,7 +249,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def unshared_bytes(folder: Path) -> int:
-    """The size of `folder` in bytes: folders, links, and files without other hard links."""
+    """The size of `folder` in bytes, without files that have other hard links."""
     total = 0
     for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):
@@ -264,7 +265,7 @@ def unshared_bytes(folder: Path) -> int:
 def remove_tree(place: Path) -> None:
     """Remove a folder and its content as far as possible; no error if it is missing.
 
-    See `folder.remove_all`.
+    It works like `folder.remove_all`.
     """
     with contextlib.suppress(OSError):
         remove_all(place)

@@ -1,4 +1,4 @@
-"""Folders opened by descriptor: reads, writes and removes files without following links.
+"""Reads, writes and removes files relative to open folders, without following links.
 
 A checkout or shared folder may contain symbolic links, pipes or folders of other users at any path
 that imgbuild writes. Names are therefore resolved component by component, relative to the
@@ -36,16 +36,16 @@ _KINDS = {
 LEVELS = 100  # of folders
 CHUNK = 1 << 20
 OTHERS = 0o022  # the modes with which other users may write
-REMEDY = "remove it, or move it elsewhere"
-LINK_REMEDY = "remove it, because links are not followed there"
+REMEDY = "remove it, or move it to another place"
+LINK_REMEDY = "remove the link, because links are not followed there"
 
 
 class OpenFolder:
     """An open folder. `path` is its name in messages.
 
-    Names are relative to it, of one or several components. Methods raise InputError if a component
-    is a link or not a folder, if the last one is not a regular file, or if a name is absolute or
-    has `..`.
+    Names are relative to the folder, and have one or several components. Methods raise InputError
+    if a component is a link or not a folder, if the last one is not a regular file, or if a name is
+    absolute or has `..`.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -66,7 +66,7 @@ class OpenFolder:
     def open(cls, path: Path, *, make: bool = False) -> Self:
         """Open the folder at `path`, given by the user: links are followed. OSError if missing.
 
-        With `make` it is created with its parents.
+        With `make`, the folder and its parents are created.
         """
         if make:
             path.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ class OpenFolder:
         return OpenFolder(place, descriptor)
 
     def status(self, name: str) -> os.stat_result | None:
-        """The status of `name`, for a link its own; None if it or a parent folder is missing."""
+        """The status of `name`, without following links; None if it or a parent is missing."""
         try:
             with self._above(name) as (above, last):
                 return _status(last, above.descriptor)
@@ -119,7 +119,7 @@ class OpenFolder:
             return file.read()
 
     def write(self, name: str, data: bytes) -> bool:
-        """Write `data` to the file `name`; False if a file of this user already has this content.
+        """Write `data` to the file `name`; False if this user's file already has this content.
 
         Parent folders are created. The content is flushed and renamed: the file is complete or
         missing.
@@ -140,7 +140,7 @@ class OpenFolder:
         """A new file for writing that becomes `name` at the end; it is removed after an error.
 
         Its random path is in `name` of the file object. It is locked, so that the next writer of
-        `name` can remove the leftovers of killed ones; of several writers the last one wins.
+        `name` can remove the leftovers of killed writers. The last of several writers wins.
         """
         with self._above(name, make=True) as (above, last):
             above.require_file(last)
@@ -189,7 +189,7 @@ class OpenFolder:
     def link(self, descriptor: int, name: str) -> None:
         """Create the hard link `name` to the open file `descriptor`; OSError if that fails.
 
-        The link is to the open file, even if its former name was replaced.
+        The link refers to the open file, even if its former name was replaced.
         """
         source = f"/proc/self/fd/{descriptor}"
         os.link(source, name, dst_dir_fd=self.descriptor, follow_symlinks=True)
@@ -233,7 +233,7 @@ class OpenFolder:
                 raise _refusal(self.path / name, status, "a file")
 
     def remove_leftovers(self, name: str) -> None:
-        """Remove temporary files for `name` of killed processes, which are not locked."""
+        """Remove the temporary files for `name` that killed processes left; they are not locked."""
         pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.tmp")
         for leftover in filter(pattern.fullmatch, self.names()):
             with (
@@ -375,9 +375,9 @@ def _try(errors: list[OSError], remove: Callable[..., None], name: str, above: i
 
 
 def require_below(top: Path, path: Path) -> Path:
-    """`path`, a default output location below `top`, which need not exist.
+    """Return `path`, a default output location below `top`, which need not exist.
 
-    InputError if it is a link or reached through one.
+    Raises InputError if it is a link or is reached through a link.
     """
     try:
         with contextlib.suppress(FileNotFoundError), OpenFolder.open(top) as folder:
@@ -391,10 +391,10 @@ def require_below(top: Path, path: Path) -> Path:
 
 
 def make_private(top: Path, *names: str, make: bool = True) -> bool:
-    """Restrict write access to `top` and the nested folders `names` below it to this user.
+    """Restrict write access to `top`, and to the nested folders `names` below it, to this user.
 
     False if a mode had to be changed. Missing folders are created with `make`, else
-    FileNotFoundError. InputError if one belongs to another user or, below `top`, is a link.
+    FileNotFoundError. InputError if a folder belongs to another user or, below `top`, is a link.
     """
     private = True
     with contextlib.ExitStack() as stack:
@@ -409,7 +409,7 @@ def make_private(top: Path, *names: str, make: bool = True) -> bool:
 def is_shared(path: Path) -> bool:
     """Whether `path` is a folder shared by all users, such as /tmp: mode 1777.
 
-    Its owner, who could rename all entries, is this user or root.
+    The owner, who could rename all entries, must be this user or root.
     """
     try:
         status = path.stat()
@@ -434,7 +434,7 @@ def _is_made_private(folder: OpenFolder) -> bool:
             f" current user (user ID {os.geteuid()})"
         )
         hint = (
-            "set IMGBUILD_CACHE to a folder of the current user, or to a shared one (owned by"
+            "set IMGBUILD_CACHE to a folder of the current user, or to a shared folder (owned by"
             " root, mode 1777)"
         )
         raise InputError(message, hint=hint)
@@ -447,7 +447,7 @@ def _is_made_private(folder: OpenFolder) -> bool:
 
 
 def is_private(status: os.stat_result) -> bool:
-    """Whether `status` is of a regular file that only this user can have changed."""
+    """Whether only this user can have changed the regular file with `status`."""
     exclusive = status.st_uid == os.geteuid() and not status.st_mode & OTHERS
     return exclusive and stat.S_ISREG(status.st_mode)
 
@@ -464,7 +464,7 @@ def copy(source: BinaryIO, target: BinaryIO) -> Sha256:
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Lock an open file without waiting; False if another process holds the lock.
 
-    OSError if the file system has no locks.
+    Raises OSError if the file system has no locks.
     """
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Runs part of a computation in a copy of this process, which has all of its objects (fork)."""
+"""Runs part of a computation in a forked copy of this process, which has all of its objects."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import suppress
 
 
 def processors() -> int:
-    """The number of processes that can compute at once; 1 if this process cannot be copied.
+    """The number of processes that can compute in parallel; 1 if this process cannot be copied.
 
-    A copy has only the thread that makes it, and locks that others hold remain locked in it.
+    A copy has only the thread that creates it, and locks of other threads remain locked.
     """
     return len(os.sched_getaffinity(0)) if threading.active_count() == 1 else 1
 
@@ -47,7 +47,7 @@ class Forked:
 
 
 def _compute(function: Callable[[], bytes], writing: int) -> None:
-    """Write the result, and end this process without the handlers of its original."""
+    """Write the result, and end this process without the exit handlers of the original."""
     status = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -1,7 +1,7 @@
-"""Runs git read-only in an untrusted repository, without its hooks and filters.
+"""Runs git in an untrusted repository, read-only and without hooks and filters.
 
-Only commands that read objects: those that read files of the checkout, such as `git diff` and `git
-status`, would run filters from the repository's configuration.
+Only commands that read objects are allowed. Commands that read files of the checkout, such as `git
+diff` and `git status`, would run filters from the repository's configuration.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIMIT = 120.0  # seconds; a pipe in place of a repository's file would be waited
 def run(folder: Path, command: Reading, *words: str, stdin: str | None = None) -> process.Result:
     """Run `git COMMAND WORDS` in `folder`; any exit status is returned.
 
-    ToolMissing without git, WorkFailed on a timeout of LIMIT.
+    Raises ToolMissing without git, and WorkFailed after LIMIT seconds.
     """
     program = process.find("git", remedy="install git")
     full = [program, "-c", "core.fsmonitor=false", command, *OPTIONS.get(command, ()), *words]

@@ -1,7 +1,7 @@
 """Fetches untrusted git repositories and reads their objects.
 
-Objects go into a new bare repository, so that hooks and configuration of the remote repository are
-not used, and nothing is checked out, so that no filter runs. Credentials are those of the user:
+Objects are fetched into a new bare repository, which excludes hooks and configuration of the remote
+repository. Files are not checked out, so no filter runs. Git uses the user's credentials:
 credential helpers, netrc, ssh. Commands do not prompt.
 """
 
@@ -64,7 +64,7 @@ class TreeEntry(msgspec.Struct, frozen=True):
 
 
 def remote_refs(url: str, *patterns: str) -> dict[str, str]:
-    """Objects by ref of the repository at `url`, of refs that match; all without a pattern.
+    """Ref → object, for refs of the repository at `url` that match a pattern, if any is given.
 
     FetchFailed if the server does not respond.
     """
@@ -77,10 +77,10 @@ def remote_refs(url: str, *patterns: str) -> dict[str, str]:
 
 
 def commit_of(url: str, revision: str, folder: Path) -> str:
-    """The commit of a branch, tag or short hash; of the default branch without a revision.
+    """The commit of a branch, tag or short hash, by default of the default branch.
 
-    `folder` is a new folder for a repository, fetched to find a short hash. InputError if the
-    repository has no such revision, FetchFailed if the server does not respond.
+    `folder` is a new folder for the repository, which is fetched to find a short hash. InputError
+    if the repository has no such revision, FetchFailed if the server does not respond.
     """
     if COMMIT.fullmatch(revision):
         return revision
@@ -101,7 +101,10 @@ def commit_of(url: str, revision: str, folder: Path) -> str:
     names = sorted(name.rpartition("/")[2] for name in remote_refs(url))
     some = ", ".join([name for name in names if not name.endswith("^{}")][:NAMED])
     message = f"{url} has no branch, tag or commit {revision}"
-    raise InputError(message, hint=f"it has {some}" if some else "it has no branch and no tag")
+    raise InputError(
+        message,
+        hint=f"the repository has {some}" if some else "the repository has no branch and no tag",
+    )
 
 
 def _patterns(revision: str) -> tuple[str, ...]:
@@ -117,8 +120,8 @@ def _patterns(revision: str) -> tuple[str, ...]:
 def write_commit(url: str, commit: str, folder: Path, place: Path) -> None:
     """Write the files of a commit, as stored in git's objects, to the new folder `place`.
 
-    `folder` is new, for the repository. Files over LARGEST and submodules are omitted. FetchFailed
-    if the commit cannot be fetched or written.
+    `folder` is a new folder for the repository. Files over LARGEST and submodules are omitted.
+    FetchFailed if the commit cannot be fetched or written.
     """
     folder.mkdir(parents=True)
     repository = FetchedRepository(folder, sha256=len(commit) == 64)
@@ -153,7 +156,7 @@ def _write(entry: TreeEntry, reader: ObjectReader, path: Path) -> None:
 
 
 class GitObjects:
-    """The objects of the repository with the git folder `folder`; none of its programs is run."""
+    """The objects of the repository in the git folder `folder`; no hooks or filters run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -169,7 +172,7 @@ class GitObjects:
         return done.stdout.strip() if done.status == 0 else None
 
     def nearest_tag(self, commit: str) -> tuple[str, int] | None:
-        """The nearest tag of `commit` that contains a digit, and the number of commits since it."""
+        """The nearest tag of `commit` with a digit, and the number of commits since then."""
         pattern = ("--tags", "--long", "--abbrev=40", "--match", "*[0-9]*")
         done = self._git("describe", *pattern, commit)
         parts = done.stdout.strip().rsplit("-", 2)
@@ -180,7 +183,7 @@ class GitObjects:
         return int(self._git("rev-list", "--count", commit).stdout.strip() or 0)
 
     def entries(self, commit: str) -> list[TreeEntry]:
-        """All files of a commit or tree; path bytes that are not UTF-8 become U+FFFD."""
+        """All files of a commit or tree; bytes of paths that are not UTF-8 become U+FFFD."""
         done = self._git("ls-tree", "-r", "-z", "-l", "--full-tree", commit)
         entries = []
         for line in filter(None, done.stdout.split("\0")):
@@ -191,7 +194,7 @@ class GitObjects:
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[ObjectReader]:
-        """A reader for the contents of objects, one after the other."""
+        """A reader for the contents of objects, one at a time."""
         command = [*_program(), *self._words, "cat-file", "--batch"]
         with process.piped(command) as running:
             if running.stdin is None or running.stdout is None:
@@ -207,9 +210,9 @@ class GitObjects:
 
 
 class FetchedRepository(GitObjects):
-    """A bare repository in the empty `folder`, for fetched objects.
+    """A bare repository for fetched objects in the empty `folder`.
 
-    `sha256`: object names are SHA-256.
+    With `sha256`, object names are SHA-256.
     """
 
     def __init__(self, folder: Path, *, sha256: bool = False) -> None:
@@ -222,7 +225,7 @@ class FetchedRepository(GitObjects):
         )
 
     def fetch(self, url: str, commit: str) -> None:
-        """Fetch `commit` without history; with all branches and tags if the server refuses that.
+        """Fetch `commit` without history, or all branches and tags if the server refuses that.
 
         FetchFailed if the repository does not have it.
         """
@@ -241,7 +244,7 @@ class FetchedRepository(GitObjects):
             raise _failure(url, done)
 
     def fetch_history(self, url: str, commit: str) -> None:
-        """Fetch all tags and the history of `commit`, already fetched; FetchFailed on failure."""
+        """Fetch all tags and the history of the fetched `commit`; FetchFailed if that fails."""
         shallow = self._git("rev-parse", "--is-shallow-repository").stdout.strip() == "true"
         deeper = ("--unshallow",) if shallow else ()
         done = self._fetch(url, commit, "+refs/tags/*:refs/tags/*", *deeper)
@@ -263,14 +266,14 @@ class ObjectReader:
         self._answers = answers
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """The content of an object; must be read to its end before the next one."""
+        """The content of an object, which must be read to its end before the next object."""
         self._requests.write(f"{name}\n".encode())
         self._requests.flush()
         head = self._answers.readline().split()
         if len(head) != 3:
             message = f"the repository lacks the object {name}"
             raise FetchFailed(
-                message, hint="use another revision, because this one is damaged on the server"
+                message, hint="the revision is damaged on the server; use another one"
             )
         left = int(head[2])
         while left:
@@ -298,7 +301,7 @@ def _run(
 
 
 def _transport(url: str) -> dict[str, str]:
-    """Variables that allow only the protocol of `url` and disable prompts."""
+    """The environment variables that allow only the protocol of `url` and disable prompts."""
     variables = {
         "GIT_ALLOW_PROTOCOL": PROTOCOLS[url.partition(":")[0]],
         "GIT_TERMINAL_PROMPT": "0",

@@ -1,12 +1,12 @@
-"""Stored hashes of files: a file is hashed again only if it has changed.
+"""Stores hashes of files: a file is hashed again only if it has changed.
 
-A record maps device, inode, size, mtime and ctime of a file to its hash. A ctime cannot be set:
+A record maps device, inode, size, mtime and ctime of a file to its hash. A ctime cannot be set, and
 every change of content, links or mode updates it. The records are in a folder that only the user
-can access, $XDG_STATE_HOME/imgbuild, else ~/.local/state/imgbuild; without one, files are hashed
-each time. Files that other users own or can write to are never recorded, because a write through a
-memory mapping may leave their times unchanged. Small files are hashed each time, too: that takes
-less time than to read or write a record. Corruption below the file system, such as a flipped bit on
-the disk, does not update ctime either: `imgbuild cache verify` hashes everything.
+can access, $XDG_STATE_HOME/imgbuild, else ~/.local/state/imgbuild. Without such a folder, files are
+hashed each time. Files that other users own or can write to are never recorded, because a write
+through a memory mapping may leave their times unchanged. Small files are hashed each time, too,
+because reading or writing a record takes longer. Corruption below the file system, such as a
+flipped bit on the disk, does not update ctime either: `imgbuild cache verify` hashes everything.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _CORRUPT = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
 
 
 class KnownHashes:
-    """The records in `folder`; None keeps them in this process only.
+    """The records in `folder`, or only in this process if it is None.
 
-    Safe for several threads and processes. Errors of the folder or its database are not raised:
-    files are hashed instead.
+    It is safe for several threads and processes. Errors of the folder or its database are not
+    raised; files are hashed instead.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -64,8 +64,8 @@ class KnownHashes:
     def matches_file(self, file: BufferedReader, sha256: Sha256) -> bool:
         """Like `matches`, for an open file at its beginning.
 
-        A file whose times change during the read is read again: another process may have used it.
-        False if they change each time.
+        A file whose times change during the read is read again, because another process may have
+        used it. Returns False if the times change each time.
         """
         for _ in range(READINGS):
             before = os.fstat(file.fileno())
@@ -85,7 +85,8 @@ class KnownHashes:
     def note(self, path: Path, sha256: Sha256, seen: os.stat_result | None = None) -> None:
         """Record that the file at `path`, which no other process changes, has the hash `sha256`.
 
-        With `seen`, only if it still has this status: it may have been replaced.
+        With `seen`, it is recorded only if it still has this status, because it may have been
+        replaced.
         """
         with contextlib.suppress(OSError):
             before = path.stat()
@@ -104,7 +105,8 @@ class KnownHashes:
     def relinked(self, file: Path | int) -> Iterator[None]:
         """Keep the record of a file, or open file, while its links change in the `with` block.
 
-        Not if others could change the file: they can set its mtime, and its ctime changes here.
+        The record is not kept if others could change the file: they can set its mtime, and its
+        ctime changes here.
         """
         try:
             descriptor = (
@@ -171,7 +173,7 @@ class KnownHashes:
     def _execute(
         self, statements: Sequence[tuple[str, tuple[object, ...]]], *, make: bool = False
     ) -> list[tuple[str, ...]]:
-        """Run `statements` in one transaction; returns the rows of the last, or none on failure.
+        """Run `statements` in one transaction; returns the rows of the last one, empty on failure.
 
         Unless `make` is true, a missing database is not created.
         """
@@ -205,7 +207,7 @@ class KnownHashes:
 
 
 def of_user() -> KnownHashes:
-    """The records of the user of this process, one object per folder."""
+    """The records of the current user, one object per folder."""
     return _shared(state_folder(), os.geteuid())
 
 
@@ -223,7 +225,7 @@ def state_folder() -> Path | None:
 
 
 def _is_safe(folder: Path, *, make: bool) -> bool:
-    """Whether `folder` exists, or was created, and no other user can enter it."""
+    """Whether `folder` exists (or was created) and no other user can enter it."""
     try:
         if make and not folder.exists():
             above = next(each for each in folder.parents if each.exists())
@@ -240,7 +242,7 @@ def _is_safe(folder: Path, *, make: bool) -> bool:
 
 
 def _is_recorded(status: os.stat_result) -> bool:
-    """Whether a record saves time, and no other user can change the file and keep its times."""
+    """Whether a record saves time, and others cannot change the file but keep its times."""
     return status.st_size > SMALL and is_private(status)
 
 

@@ -1,4 +1,4 @@
-"""Records the last output of programs on this process's stderr, and passes it on."""
+"""Records the last output of programs on this process's stderr, and forwards it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class OutputTail:
 def tail_of_stderr() -> Iterator[OutputTail]:
     """Record the stderr output of this process and its children in the `with` block.
 
-    A terminal is not changed. If stdout is the same file, it is recorded too, so that the order is
-    kept.
+    A terminal is not recorded. If stdout is the same file, it is also recorded, which preserves the
+    order.
     """
     tail = OutputTail()
     sys.stdout.flush()
@@ -70,7 +70,7 @@ def _are_same() -> bool:
 
 
 def _copy(reading: int, target: int, tail: OutputTail) -> None:
-    """Copy until the last writer closes the pipe, or nobody reads `target`."""
+    """Copy until the last writer closes the pipe, or `target` has no reader."""
     with contextlib.suppress(OSError):
         while data := os.read(reading, CHUNK):
             tail.add(data)

@@ -1,4 +1,4 @@
-"""Places a file of the cache into a folder: as a hard link, or as a copy."""
+"""Places a file of the cache into a folder, as a hard link or as a copy."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def place(
 ) -> None:
     """Link or copy `source` as `name` in `folder`; IntegrityError unless its hash is `sha256`.
 
-    The file is opened once, so that the hashed file is the one that is linked or copied. A file
-    that another user owns or can write to is copied, because a link would let that user change it
-    later; so is one on another file system. The temporary name begins with `prefix`.
+    The file is opened once, to link or copy the file that was hashed. It is copied if it is on
+    another file system, or if another user owns it or can write to it, who could change a link
+    later. The temporary name begins with `prefix`.
     """
     temporary = f"{prefix}{secrets.token_hex(16)}"
     hashes = known_hashes.of_user()
@@ -60,4 +60,4 @@ def _link(folder: OpenFolder, descriptor: int, name: str) -> str:
 
 def _damaged(source: Path) -> IntegrityError:
     message = f"{source} is damaged: its digest differs"
-    return IntegrityError(message, hint="remove that file and build again")
+    return IntegrityError(message, hint="remove the file and build the image again")

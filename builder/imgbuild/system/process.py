@@ -1,6 +1,6 @@
-"""Runs commands (subprocess): output, exit status, timeouts, signals, `-v` prints them.
+"""Runs commands (subprocess) with output, exit status, timeouts and signals.
 
-`system.programs` determines the executable and the environment of a command.
+`-v` prints the commands. `system.programs` determines the executable and the environment.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def find(program: str, *, remedy: str) -> str:
 
 
 def _resolved(command: Sequence[str]) -> list[str]:
-    """`command` with the path of its program; ToolMissing if that is not installed."""
+    """`command` with the path of its program; ToolMissing if the program is not installed."""
     return [find(command[0], remedy=f"install {command[0]}"), *command[1:]]
 
 
@@ -99,7 +99,7 @@ def run(
         )
     except subprocess.TimeoutExpired as error:
         message = f"{pasted(command)} timed out after {limit:.0f} s"
-        raise WorkFailed(message, hint="run the command manually to see why") from error
+        raise WorkFailed(message, hint="to find the cause, run the command manually") from error
     seconds = time.monotonic() - started
     result = Result(done.returncode, _text(done.stdout), _text(done.stderr), seconds)
     if check and result.status != 0:
@@ -120,9 +120,9 @@ def foreground(
 
     `env` is added to this process's environment; the open `descriptors` are inherited. The command
     handles interrupts itself: this process waits for it and forwards SIGINT and SIGTERM, unless the
-    terminal has sent SIGINT to both. On the second one the command `end` is run. With `kill`,
-    SIGKILL is sent instead, for a command that ignores the others. `meanwhile` is called while it
-    runs.
+    terminal has sent SIGINT to both. On the second signal, the command `end` is run, or with
+    `kill`, SIGKILL is sent to a command that ignores other signals. `meanwhile` is called while the
+    command runs.
     """
     console.detail(f"$ {pasted(command)}")
     started: list[subprocess.Popen[bytes]] = []
@@ -169,7 +169,7 @@ def feed(
     """Run `command` with `chunks` as its stdin; WorkFailed if its status is not 0.
 
     `env` is added to this process's environment. Only the last lines of its output are retained. If
-    `chunks` raises an error, the program is killed, so that it does not process incomplete input.
+    `chunks` raises an error, the program is killed before it processes incomplete input.
     """
     console.detail(f"$ … | {pasted(command)}")
     output = [collections.deque[bytes](maxlen=TAIL) for _ in range(2)]
@@ -226,8 +226,8 @@ def follow(
 ) -> int:
     """Run `command`, call `line` with each line of its output, and return its status.
 
-    Without `line` it writes to this process's stderr, where it can draw on a terminal. An interrupt
-    is forwarded once, so that the command can clean up, and then raised.
+    Without `line`, the command writes to this process's stderr, where it can draw on a terminal. An
+    interrupt is forwarded once, which lets the command clean up, and then raised.
     """
     console.detail(f"$ {pasted(command)}")
     with subprocess.Popen(
@@ -252,7 +252,7 @@ def follow(
 def piped(command: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start `command` with pipes as its stdin and stdout; the caller closes them and waits.
 
-    It is in a separate process group, so that Ctrl-C in a terminal does not reach it.
+    It is in a separate process group, which Ctrl-C in a terminal does not reach.
     """
     console.detail(f"$ {pasted(command)}")
     return subprocess.Popen(
@@ -281,7 +281,7 @@ def _handled(
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children: by SIGINT and, after `CLEAN_UP` seconds, by SIGKILL."""
+    """End a process and its children with SIGINT and, after `CLEAN_UP` seconds, with SIGKILL."""
     for sign in (signal.SIGINT, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, sign)

@@ -1,4 +1,4 @@
-"""Resolves programs (PATH), and their environment variables and git settings.
+"""Resolves programs (PATH), their environment variables and git settings.
 
 The current folder is often an untrusted checkout. Programs in it, modules that Python would import
 from it, and the configuration of its git repository must not run implicitly. `system.process`
@@ -33,7 +33,7 @@ GIT_VARIABLES = {"GIT_ALLOW_PROTOCOL": "", "GIT_OPTIONAL_LOCKS": "0", "BUILDX_GI
 
 
 def which(program: str, *, path: str | None = None) -> str | None:
-    """The path of the executable `program`, None if it is not installed.
+    """The path of the executable `program`; None if it is not installed.
 
     Like shutil.which, but searches only absolute folders of PATH, or of `path`. A `program` with a
     slash is a path.
@@ -55,10 +55,11 @@ def python() -> list[str]:
 
 
 def environment(program: str, added: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment in which `program` starts: this process's, with `added`.
+    """The environment in which `program` starts: this process's environment with `added`.
 
-    Relative and empty entries of lists of folders are omitted. Programs that read git repositories
-    run no command from a repository's configuration, and use no transport unless `added` allows it.
+    Relative and empty entries are omitted from lists of folders. Programs that read git
+    repositories run no command from a repository's configuration, and use a transport only if
+    `added` allows it.
     """
     env = {**os.environ, **(added or {})}
     for name, separator in FOLDER_LISTS.items():
@@ -79,7 +80,7 @@ def _absolute(folders: str, separator: str) -> str:
 
 
 def _git_settings(env: Mapping[str, str]) -> dict[str, str]:
-    """`GIT_SETTINGS` as variables, after those in `env`, so that they have priority."""
+    """`GIT_SETTINGS` as variables, after the settings in `env`, over which they take precedence."""
     count = env.get("GIT_CONFIG_COUNT", "")
     first = int(count) if count.isdecimal() else 0
     settings = {"GIT_CONFIG_COUNT": str(first + len(GIT_SETTINGS))}

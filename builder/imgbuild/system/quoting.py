@@ -1,7 +1,7 @@
 """Quotes texts for shells, Dockerfiles, YAML comments, sbatch, requirements and Markdown.
 
-Every rendered file and each displayed command uses these functions. They return `Quoted`, which
-templates insert unescaped. All of them reject or escape control characters.
+All rendered files and displayed commands use these functions. They return `Quoted`, which templates
+insert unescaped, and reject or escape control characters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from imgbuild.system import control_characters
 from imgbuild.system.control_characters import visible
 from imgbuild.values import CONTROLS
 
-HINT = "change it in matrix.yaml, in the lock, or on the command line"
+HINT = "change the value in matrix.yaml, in the lock, or on the command line"
 WIDTH = 100
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./!-]*")
 _CONTROL = re.compile(f"[{CONTROLS}]")
@@ -33,7 +33,7 @@ class Quoted(str):
     __slots__ = ()
 
     def __html__(self) -> str:
-        """The text, for Jinja, which does not escape it again."""
+        """The text for Jinja, which does not escape it again."""
         return str(self)
 
 
@@ -67,11 +67,11 @@ def words(texts: Iterable[str], *, lines: bool = False) -> Quoted:
 
 
 def patterns(texts: Iterable[str]) -> Quoted:
-    """Names of variables, or prefixes with `*`, as the patterns of a shell's "case"."""
+    """Names of variables, or prefixes with `*`, as patterns of a shell's "case"."""
     names = list(texts)
     for name in names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", name):
-            message = f"{name!r} is not the name of a variable, nor the start of one with *"
+            message = f"{name!r} is neither the name of a variable nor a prefix with *"
             raise InputError(message, hint=HINT)
     return Quoted(" | ".join(names))
 
@@ -83,7 +83,7 @@ def double(text: str) -> str:
 
 
 def line(text: str) -> Quoted:
-    """`text` for the rest of a comment line: on one line, control characters escaped."""
+    """`text` for the rest of a comment line: one line with escaped control characters."""
     return Quoted(visible(" ".join(text.split())))
 
 
@@ -102,7 +102,7 @@ def comment(text: str, indent: str = "") -> Quoted:
 
 
 def string(value: object) -> Quoted:
-    """`value` as JSON in ASCII: a string of Python, TOML and YAML, a list of a Dockerfile."""
+    """`value` as ASCII JSON, valid as strings of Python, TOML, YAML and lists of a Dockerfile."""
     return Quoted(json.dumps(value).replace("\x7f", "\\u007f"))
 
 
@@ -117,7 +117,7 @@ def dockerfile_value(text: str) -> Quoted:
 def sbatch(text: str) -> Quoted:
     """`text` as a word of an #SBATCH line; InputError for control characters.
 
-    sbatch interprets quotes, backslashes and # there: src/sbatch/opt.c of Slurm 22.05.
+    sbatch interprets quotes, backslashes and # in such a line (src/sbatch/opt.c of Slurm 22.05).
     """
     _refuse(text, _CONTROL)
     return Quoted(re.sub(r"[\\\"'# ]", r"\\\g<0>", text))
@@ -126,7 +126,7 @@ def sbatch(text: str) -> Quoted:
 def requirement(package: str, version: str, hashes: Collection[str], url: str = "") -> Quoted:
     """A line of a requirements file: a package with a version or URL, and hashes.
 
-    InputError if one of its parts contains other syntax.
+    Raises InputError if a part contains other syntax.
     """
     _refuse(url, _NO_URL)
     parts = (package, *hashes) if url else (package, version, *hashes)

@@ -1,4 +1,4 @@
-"""The interface for progress and warnings: stages report through it and do not print."""
+"""Defines the interface through which stages report progress and warnings instead of printing."""
 
 from __future__ import annotations
 

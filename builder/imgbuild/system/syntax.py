@@ -1,8 +1,8 @@
-"""Parses Python source and requirements (PEP 508), in one thread at a time; versions (PEP 440).
+"""Parses Python source, requirements (PEP 508) and versions (PEP 440), in one thread at a time.
 
-CPython 3.11 has one counter per interpreter for the depth of the tree under construction. If the
-garbage collector runs a finalizer meanwhile, another thread can start a second tree, and one of
-them fails with "SystemError: AST constructor recursion depth mismatch" (python/cpython#106905).
+CPython 3.11 has one counter per interpreter for the depth of a syntax tree under construction. If
+the garbage collector runs a finalizer meanwhile, another thread can start a second tree. One of the
+two then fails with "SystemError: AST constructor recursion depth mismatch" (python/cpython#106905).
 `packaging` builds such a tree for each string in a requirement's marker. Other modules may not call
 these parsers directly (tests/layers.py).
 """
@@ -45,7 +45,7 @@ def applies(
 
 
 def within(version: str | None, spec: str | SpecifierSet) -> bool:
-    """Whether `version` matches `spec`, pre-releases included; False if one of them is invalid."""
+    """Whether `version` matches `spec`, including pre-releases; False if either is invalid."""
     try:
         specifiers = SpecifierSet(spec) if isinstance(spec, str) else spec
         return specifiers.contains(Version(version or ""), prereleases=True)
@@ -62,7 +62,7 @@ def parse_version(text: str | None) -> Version | None:
 
 
 def parse_source(source: str | bytes) -> ast.Module:
-    """Parse a module; SyntaxError, ValueError; if nested too deeply RecursionError, MemoryError."""
+    """Parse a module; SyntaxError, ValueError, or for deep nesting RecursionError, MemoryError."""
     with _LOCK:
         return ast.parse(source)
 
@@ -76,13 +76,13 @@ def valid_source(source: str | bytes) -> ast.Module | None:
 
 
 def parse_expression(text: str) -> ast.expr:
-    """Parse one expression; errors as for `parse_source`."""
+    """Parse one expression; raises the errors of `parse_source`."""
     with _LOCK:
         return ast.parse(text, mode="eval").body
 
 
 def parse_literal(text: str) -> object:
-    """Evaluate a literal; errors as for `parse_source`."""
+    """Evaluate a literal; raises the errors of `parse_source`."""
     with _LOCK:
         value: object = ast.literal_eval(text)
         return value

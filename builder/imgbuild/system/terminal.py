@@ -1,4 +1,4 @@
-"""A pseudo-terminal (TTY) for a command in a root folder: size, raw mode, signals."""
+"""Provides a pseudo-terminal (TTY) for a command in a root folder."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SIZE = struct.pack("4H", 0, 0, 0, 0)  # struct winsize
 
 
 class SentTerminal:
-    """A terminal that a command creates in its namespaces; its master is sent to `sender`."""
+    """A terminal that a command creates in its namespaces, and whose master it sends."""
 
     def __init__(self) -> None:
         self._receiver, self.sender = socket.socketpair()
 
     def join(self) -> None:
-        """Connect this process's terminal to it until its end, if the started command creates one.
+        """Connect this process's terminal to the command's, if the command creates one.
 
-        Otherwise the command uses the terminal with which it was started.
+        Otherwise, the command uses the terminal with which it was started.
         """
         self.sender.close()
         with self._receiver:
@@ -38,9 +38,9 @@ class SentTerminal:
 def _join(master: int) -> None:
     """Copy between this process's terminal (stdin and stdout) and the terminal of `master`.
 
-    Ends when no process has the other terminal open. Until then this terminal is in raw mode, so
-    that keys such as Ctrl-C and Ctrl-Z reach the programs in the other one, and both have the same
-    size. Closes `master`.
+    It ends when no process has the other terminal open, and closes `master`. Until then, this
+    terminal is in raw mode, in which keys such as Ctrl-C and Ctrl-Z reach the programs in the other
+    one. Both terminals have the same size.
     """
     stdin, stdout = sys.stdin.fileno(), sys.stdout.fileno()
     before = termios.tcgetattr(stdin)

@@ -1,6 +1,7 @@
-"""A pool of threads for downloads and uploads: concurrency, errors, interrupts.
+"""Runs downloads and uploads in a pool of threads, with errors and interrupts.
 
-The threads are daemons with a shared queue: an executor would wait for slow reads after Ctrl-C.
+The threads are daemons with a shared queue, because an executor would wait for slow reads after
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ GRACE = 1.0  # seconds that threads have to end after Ctrl-C
 
 
 class Stopped(Signal):
-    """Raised in a thread that must end: another one failed, or the user interrupted it."""
+    """Raised in a thread that must end because another thread failed or the user interrupted it."""
 
 
 class Stop:
@@ -58,8 +59,8 @@ def each(
 ) -> list[R]:
     """Call `work` for each of `items` in `threads` threads; returns the results in order.
 
-    The first failure stops the other threads and is raised. Interrupted on Ctrl-C; its message
-    includes `retained`, the part of the work that is not lost.
+    The first failure stops the other threads and is raised. On Ctrl-C, Interrupted is raised; its
+    message includes `retained`, the part of the work that is not lost.
     """
     pool = _Pool(items, work)
     workers = [

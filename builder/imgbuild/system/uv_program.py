@@ -1,4 +1,4 @@
-"""The pinned uv of this environment: its path, and a command prefix that clears its variables."""
+"""Finds the pinned uv of this environment, and runs it without its environment variables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def binary() -> str:
 def clean() -> list[str]:
     """The start of a command that runs uv without its environment variables.
 
-    They would add indexes, files or strategies.
+    The variables could add indexes, files or strategies.
     """
     env = programs.environment("uv")
     variables = [f"{name}={env[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in env]

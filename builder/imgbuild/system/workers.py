@@ -1,7 +1,7 @@
-"""Worker processes: calls functions of imgbuild in several new Python processes.
+"""Calls functions of imgbuild in worker processes.
 
 Processes of `multiprocessing` would import from the current folder before any code of imgbuild
-runs. A call is a pickle on the worker's stdin, its replies are pickles on stdout.
+runs. A call is a pickle on the worker's stdin, and its replies are pickles on stdout.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 REPORT_SECONDS = 0.1  # between two reports of a worker's progress
 START = "import sys; sys.path.append({!r}); from imgbuild.system.workers import serve; serve()"
-DIED = "if memory was exhausted, use fewer processes with --jobs; dmesg may show the cause"
+DIED = "if memory was exhausted, use fewer processes with --jobs; `dmesg` may show the cause"
 
 
 class Workers:
@@ -55,7 +55,7 @@ class Workers:
         self._end()
 
     def stop(self) -> None:
-        """End the processes at once."""
+        """End the processes immediately."""
         with self._lock:
             self._stopped = True
         self._end()
@@ -91,14 +91,14 @@ class Workers:
 
 
 class _Worker:
-    """One process. It ends when its stdin is closed, also by the end of this process."""
+    """One process, which ends when its stdin is closed, as by the end of this process."""
 
     def __init__(self) -> None:
         folder = str(Path(imgbuild.__file__).parent.parent)
         self._process = process.piped([*programs.python(), "-c", START.format(folder)])
 
     def call(self, task: object, report: Callable[[int], None]) -> tuple[bool, Any]:
-        """Run the call `task`: whether it succeeded, and its result or its error."""
+        """Run the call `task`; returns whether it succeeded, and its result or error."""
         requests, replies = self._process.stdin, self._process.stdout
         assert requests is not None and replies is not None  # noqa: PT018, S101
         try:
@@ -127,7 +127,7 @@ class _Worker:
 
 
 class _Progress:
-    """Progress for the parent process: amounts are added up, and their sum is sent at intervals."""
+    """Progress for the parent process, to which sums of amounts are sent at intervals."""
 
     def __init__(self, write: Callable[[str, object], None]) -> None:
         self._write = write

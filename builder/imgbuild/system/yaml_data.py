@@ -1,4 +1,4 @@
-"""Reads the YAML files of the package's folder `data`, with libyaml if PyYAML has it."""
+"""Reads the YAML files in the package's folder `data`, with libyaml if PyYAML has it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Wheels and sdists as values: zip, METADATA, RECORD, tags, how they install, conflicts."""
+"""Reads wheels and sdists: zip, METADATA, RECORD, tags, installation, conflicts."""

@@ -1,6 +1,6 @@
-"""Reads a wheel: its files and texts of `.dist-info`, checked for damage and unsafe paths.
+"""Reads the files of a wheel, and checks them for damage and unsafe paths.
 
-`read` makes every check that does not require decompression; `verify` makes the others. Source:
+`read` makes the checks that do not require decompression, and `verify` makes the others. Source:
 PyPA's specification of the binary distribution format.
 """
 
@@ -48,12 +48,12 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The distribution's name, as in the name of its `.dist-info` folder."""
+        """The name of the distribution, from the name of its `.dist-info` folder."""
         return self.dist_info.removesuffix(".dist-info").rpartition("-")[0]
 
     @property
     def version(self) -> str:
-        """The version, as in the name of its `.dist-info` folder."""
+        """The version, from the name of the `.dist-info` folder."""
         return self.dist_info.removesuffix(".dist-info").rpartition("-")[2]
 
     def place(self, member: ZipMember) -> Slice:
@@ -73,7 +73,7 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
             yield from pieces(self.place(member), member.size, where, files)
 
     def content(self, path: str) -> bytes | None:
-        """The content of the file at `path`, None if there is none.
+        """The content of the file at `path`; None if there is none.
 
         IntegrityError if it is larger than `TEXT_LIMIT`.
         """
@@ -103,7 +103,7 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path, *, label: str | None = None) -> WheelArchive:
-    """Read the wheel at `path`; IntegrityError has the wheel, the member and the problem.
+    """Read the wheel at `path`; IntegrityError with the wheel, the member and the problem.
 
     `label` is the wheel's file name, if `path` has a different one.
     """
@@ -157,7 +157,7 @@ def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
             folders.add(parent)
             parent = parent.rpartition("/")[0]
     for path in files.keys() & folders:
-        refuse(label, path, "is a file, but other members are in a folder with this name")
+        refuse(label, path, "is a file, but other members are in a folder of this name")
     return dict(sorted(files.items()))
 
 
@@ -202,7 +202,7 @@ def _dist_info(members: Iterable[str], label: str) -> str:
 
 
 def _check_links(archive: WheelArchive) -> None:
-    """Reject a link that leaves the wheel: installers write links as files with the target."""
+    """Reject links out of the wheel; installers write links as files that contain the target."""
     for path, member in archive.members.items():
         if stat.S_ISLNK(member.mode):
             target = (archive.content(path) or b"").decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""Paths that two packages install with different contents, and `drop:` of the matrix.
+"""Finds paths that packages install with different contents, for `drop:` of the matrix.
 
-Compares path, CRC-32 and size of the files of each package. A conflict is an error unless `drop` in
-`matrix.yaml` lists the package whose file is omitted.
+The paths, CRC-32 and sizes of files are compared. A conflict is an error unless `drop` in
+`matrix.yaml` lists a package whose file is omitted.
 """
 
 from __future__ import annotations

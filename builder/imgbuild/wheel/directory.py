@@ -1,8 +1,8 @@
-"""The directory and local headers of a zip, read so that all readers agree.
+"""Reads the directory and local headers of a zip, and rejects ambiguous ones.
 
-Central directory and local headers must agree. Rejected are two end records, gaps, overlaps, data
-before the first or after the last record, encryption, compression other than deflate, and sizes
-that deflate cannot reach.
+Central directory and local headers must agree. A zip is rejected if it has two end records, gaps,
+overlaps, data before the first or after the last record, encryption, a compression other than
+deflate, or sizes that deflate cannot reach.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def read_directory(path: Path, label: str) -> tuple[ZipMember, ...]:
 
 
 def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, int]:
-    """The number of members, and size and offset of the central directory."""
+    """The number of members, and the size and offset of the central directory."""
     tail_size = min(total, END.size + FULL16)
     tail = files.read(path, total - tail_size, tail_size)
     places = (match.start() for match in re.finditer(re.escape(b"PK\5\6"), tail))
     ends = [at for at in places if _reaches_end(tail, at)]
     if not ends:
-        refuse(label, None, "not a zip file: no end record at its end")
+        refuse(label, None, "not a zip file: it does not end with an end record")
     if len(ends) > 1 or tail.rfind(b"PK\5\6") != ends[0]:
         refuse(
             label, None, "has more than one end record, which programs may interpret differently"

@@ -1,6 +1,6 @@
-"""The wheel of an editable package: its metadata and scripts, and the folders of its code.
+"""Makes the wheel of an editable package from metadata, scripts, and folders of code.
 
-The code itself is mounted when a container starts. The bytes depend on the arguments only.
+The code itself is mounted when a container starts. The bytes depend only on the arguments.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def wheel(
     requires: Sequence[str],
     python: str,
 ) -> bytes:
-    """The wheel of package `name` with modules in the absolute folders `roots`.
+    """The wheel of package `name`, whose modules are in the absolute folders `roots`.
 
     `scripts` maps console scripts to `module:function`; `requires` are PEP 508 lines, `python`
     the supported versions of Python, or "".

@@ -1,7 +1,7 @@
-"""The files that installing a wheel adds to an image (site-packages, bin, data), as values.
+"""Computes the files that installing a wheel adds to an image: site-packages, bin, data.
 
-The content of a member is a slice of the wheel unless installing changes it. The rules are those of
-the binary distribution format; the tests compare the result with `uv pip install`.
+The content of a member is a slice of the wheel unless the installation changes it. The rules are
+from the binary distribution format, and tests compare the result with `uv pip install`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def installed(
 ) -> tuple[Member, ...]:
     """The files, but not the folders, that installing the wheel at `path` adds, sorted by path.
 
-    `omit` are installed paths, without leading slash, to omit, also from RECORD. `label` is the
+    `omit` are installed paths (without leading slash) to omit, also from RECORD. `label` is the
     wheel's file name, if `path` has a different one. IntegrityError if the wheel is unsafe or
     inconsistent.
     """
@@ -106,8 +106,8 @@ def joined(
 ) -> tuple[Member, ...]:
     """The members of one layer with several `wheels` (sha256 and members of each), sorted by path.
 
-    If two wheels have the same file, that of the lower sha256 is kept; IntegrityError, naming the
-    wheels by `labels` (sha256 → file name), if the contents differ.
+    If two wheels have the same file, the file of the wheel with the lower sha256 is kept. If the
+    contents differ, IntegrityError has the names of the wheels from `labels` (sha256 → file name).
     """
     owners: dict[str, tuple[str, Member]] = {}
     with Files() as files:
@@ -175,7 +175,7 @@ def _pieces(archive: WheelArchive, file: _File, files: Files) -> Iterator[bytes]
 
 
 def _digest(archive: WheelArchive, file: _File) -> str:
-    """The digest from the wheel's RECORD, computed if RECORD has none."""
+    """The digest from the wheel's RECORD, or the computed digest if RECORD has none."""
     if file.digest is not None:
         return file.digest
     with Files() as files:

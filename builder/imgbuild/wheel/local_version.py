@@ -1,7 +1,7 @@
-"""The CUDA and torch of a wheel, from its local version: `2.7.4.post1+cu12torch2.6cxx11abiFALSE`.
+"""Reads the CUDA and torch releases of a wheel from its local version.
 
-flash-attn, causal-conv1d, mamba-ssm and FlashInfer write `cu12torch2.6`, PyTorch's own packages and
-vLLM `cu124`, those of PyG `pt26cu124`.
+flash-attn, causal-conv1d, mamba-ssm and FlashInfer have labels such as `cu12torch2.6cxx11abiFALSE`,
+PyTorch's own packages and vLLM `cu124`, and PyG's packages `pt26cu124`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ CXX11 = re.compile(r"cxx11abi(true|false)")
 
 
 class LocalVersionLabel(msgspec.Struct, frozen=True, kw_only=True):
-    """The CUDA ("12" or "12.4") and torch ("2.6") of a compiled wheel, "" if the label has none.
+    """The CUDA ("12" or "12.4") and torch ("2.6") of a compiled wheel; "" if the label lacks them.
 
-    `cxx11`: whether it uses the C++11 ABI; None if the name does not contain it.
+    `cxx11`: whether the wheel uses the C++11 ABI; None if unknown.
     """
 
     cuda: str = ""
@@ -48,8 +48,8 @@ def local_version_label(version: str) -> LocalVersionLabel:
 def torch_cxx11(version: str) -> bool | None:
     """The C++ ABI of PyTorch's own wheels for x86_64; None for other builds.
 
-    The C++11 ABI came with the builds on manylinux_2_28: CUDA 12.6 in torch 2.6, all since 2.7.
-    Source: https://github.com/pytorch/pytorch/issues/123649.
+    The C++11 ABI came with the builds on manylinux_2_28: CUDA 12.6 in torch 2.6, and all builds
+    since 2.7. Source: https://github.com/pytorch/pytorch/issues/123649.
     """
     match = re.fullmatch(r"([0-9]+)\.([0-9]+)\.[0-9]+(?:\+cu([0-9]{3}))?", version)
     if match is None:

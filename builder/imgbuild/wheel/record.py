@@ -1,4 +1,4 @@
-"""RECORD of a wheel: rows with hashes and sizes, read and written.
+"""Reads and writes RECORD of a wheel: rows with hashes and sizes.
 
 Paths are relative to site-packages, as specified (`../../../bin/tool`).
 """
@@ -49,7 +49,7 @@ def read_record(text: str, label: str) -> dict[str, RecordRow]:
 
 
 def strong_digest(rows: Mapping[str, RecordRow], path: str) -> str | None:
-    """The digest of `path` in RECORD, None if missing or of a hash weaker than sha256."""
+    """The digest of `path` in RECORD; None if it is missing or weaker than sha256."""
     row = rows.get(path)
     if row is None or row.digest.partition("=")[0] not in STRONG:
         return None

@@ -1,4 +1,4 @@
-"""Scripts in `bin/`: entry points of console_scripts, and shebangs (separate: a file format)."""
+"""Generates scripts in `bin/`: entry points of console_scripts, and shebangs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EntryPoint(msgspec.Struct, frozen=True, kw_only=True):
 def entry_points(text: str, label: str) -> tuple[EntryPoint, ...]:
     """The console and GUI scripts of an `entry_points.txt`, sorted by name.
 
-    IntegrityError, with the wheel's name `label`, if it is invalid or a script is outside
+    Raises IntegrityError, with the wheel's name `label`, if it is invalid or a script is outside
     `bin/`.
     """
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=True)
@@ -85,7 +85,7 @@ def launcher(entry: EntryPoint, interpreter: str) -> bytes:
 
 
 def rewritten(script: bytes, interpreter: str) -> bytes:
-    """`script`, which starts with `PLACEHOLDER`, with its whole first line replaced.
+    """`script`, which starts with `PLACEHOLDER`, with a new first line.
 
     Options such as `-E` are dropped, as pip and uv do.
     """

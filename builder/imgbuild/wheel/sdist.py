@@ -1,8 +1,8 @@
-"""The members of an sdist, read without unpacking it.
+"""Reads the members of an sdist without unpacking it.
 
-`entries` yields all members of the archive; `members` only files and folders with safe paths, and
-rejects any other archive with the name of its first invalid member. Links are rejected too: their
-target depends on all members before them, and sdists of pure Python do not need them.
+`entries` yields all members of the archive. `members` yields only files and folders with safe
+paths, and rejects other archives with the name of the first invalid member. Links are rejected,
+because their target depends on all previous members, and sdists of pure Python do not need them.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def _zip_entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content
 def members(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
     """The files and folders of `sdist`, with paths below its single top-level folder.
 
-    IntegrityError for the first member of another type, with a path that leaves its folder, is
-    too long or is duplicate, and if there are too many members.
+    Raises IntegrityError for the first member that has another type, or a path that is too long,
+    duplicate or outside of the folder, and for too many members.
     """
     top = ""
     files: set[str] = set()
@@ -138,7 +138,7 @@ def members(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
             files.add(path)
         folders |= above
         if above & files:
-            _refuse(label, member, "is in a folder whose name is that of a file")
+            _refuse(label, member, "is in a folder that has the name of a file")
         if path:
             yield msgspec.structs.replace(member, path=path), content
 

@@ -1,6 +1,6 @@
-"""Wheel tags (manylinux, abi3, cp311): which wheels fit an image, and which is preferred.
+"""Determines from tags (manylinux, abi3, cp311) which wheels fit an image, and their order.
 
-The order is that of pip and uv: the most specific tag first.
+The order is the same as in pip and uv: the most specific tag is first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Tags:
     def rank(self, name: str) -> tuple[int, int, str] | None:
         """A key that sorts the preferred wheel first, None if the wheel is incompatible.
 
-        It consists of tag, build number and name.
+        The key consists of tag, build number and name.
         """
         if name not in self._known:
             self._known[name] = self._rank(name)

@@ -1,4 +1,4 @@
-"""Structures of the zip format: end records, central and local headers, zip64 fields.
+"""Parses structures of the zip format: end records, central and local headers, zip64 fields.
 
 Source: APPNOTE.TXT 6.3.10, sections 4.3 to 4.5.
 """
@@ -29,7 +29,7 @@ REMEDY = (
 
 
 class ZipMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One file or folder of a zip. Sizes in bytes; `offset` is where its data starts in the file.
+    """One file or folder of a zip. Sizes are in bytes; `offset` is the start of the data.
 
     `mode` is the Unix mode with its type bits, 0 if the zip was not made on Unix.
     """
@@ -59,7 +59,7 @@ def refuse(file: str, member: str | None, what: str) -> NoReturn:
 
 
 def extra_fields(data: bytes, label: str, name: str) -> dict[int, bytes]:
-    """Extra fields by number; IntegrityError if one that imgbuild reads appears twice."""
+    """Extra fields by number; IntegrityError if a field that imgbuild reads appears twice."""
     fields: dict[int, bytes] = {}
     at = 0
     while at + 4 <= len(data):
@@ -76,7 +76,7 @@ def extra_fields(data: bytes, label: str, name: str) -> dict[int, bytes]:
 def wide_values(
     extra: dict[int, bytes], narrow: tuple[int, ...], label: str, name: str
 ) -> tuple[int, ...]:
-    """`narrow` with saturated values replaced by those of the zip64 field, in order."""
+    """`narrow`, in which saturated values are replaced by the zip64 field's, in order."""
     data = extra.get(0x0001, b"")
     at = 0
     values = []

@@ -285,7 +285,7 @@ def test_link_outside_repository_is_refused(tmp_path: Path) -> None:
     )
     assert problem.path == "targets.ours.files./opt/team/train.sh.from"
     assert (problem.line, problem.value) == (16, "train.sh")
-    assert problem.expected == "a file in the repository; copy it there"
+    assert problem.expected == "a file in the repository; copy the file into it"
 
 
 @pytest.mark.parametrize("source", ["train.sh", "folder/train.sh"])

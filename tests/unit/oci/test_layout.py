@@ -171,7 +171,7 @@ def test_damaged_or_newer_layout_marker_is_an_error(tmp_path, marker, kind, resu
     with pytest.raises(kind, match=result) as caught:
         layout.read(out)
     assert "oci-layout" in caught.value.message
-    assert "build it again" in caught.value.hint
+    assert "build the image again" in caught.value.hint
     assert not layout.check(out, digest)
     if marker is not None:  # building again is the remedy
         make(tmp_path, "one")

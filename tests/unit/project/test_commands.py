@@ -48,7 +48,7 @@ def test_the_packages_of_a_command_are_read(tmp_path, command, installed):
         ("[ -f x ] && pip install torch", "pip install torch", "the test before it succeeds"),
         ("pip check || pip install torch", "pip install torch", "the command before it fails"),
         ("pip install $PACKAGES", "$PACKAGES", "contains a variable"),
-        ("pip install 'torch", "pip install 'torch", "an unterminated quotation"),
+        ("pip install 'torch", "pip install 'torch", "has an unterminated quotation"),
         ("git clone https://git.example/a && cd a && pip install -e .", "install .",
          "imgbuild add git+https://git.example/a installs it"),
         ("git clone -b v1 https://${TOKEN}@git.example/a && cd a && pip install .", "install .",

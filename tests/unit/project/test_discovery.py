@@ -90,7 +90,7 @@ def test_a_dockerfile_beside_metadata_gives_debian_packages_and_notes_the_rest(t
     assert [each.name for each in result.debian] == ["git-lfs"]
     assert [each.name for each in result.cuda] == ["12.4"]
     assert "torch" not in reasons(result)
-    assert "required by no other file" in reasons(result)["flash-attn==2.7.4.post1"]
+    assert "only the Dockerfile installs it" in reasons(result)["flash-attn==2.7.4.post1"]
     assert "--extra" in reasons(result)[".[train]"]
     assert texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2"]
 
@@ -230,7 +230,9 @@ def test_repository_installed_only_by_dockerfile_is_reported_as_note(tmp_path):
     }
     result = declared(tmp_path, files)
     assert result.unnamed == ()
-    assert "required by no other file" in reasons(result)["git+https://git.example/kernels.git"]
+    assert (
+        "only the Dockerfile installs it" in reasons(result)["git+https://git.example/kernels.git"]
+    )
 
 
 def test_a_requirements_file_of_a_submodule_is_named_with_its_command(tmp_path):
@@ -264,5 +266,5 @@ RUN pip install ".[train,eval]"
     assert [item.name for item in result.debian] == ["python3-dev", "git"]
     notes = reasons(result)
     for package in ("python3.10", "python3-pip", "python3.10-venv"):
-        assert "the image contains its own Python" in notes[package]
+        assert "the image already contains Python" in notes[package]
     assert notes[".[train,eval]"] == "extras are chosen with --extra train --extra eval"

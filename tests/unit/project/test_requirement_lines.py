@@ -133,7 +133,7 @@ def test_conda_export_is_recognized(tmp_path):
     files = {"requirements.txt": "# platform: linux-64\nnumpy=1.26.4=py310\nopenssl=3.0=h1\n"}
     result = declared(tmp_path, files)
     assert texts(result) == ["numpy==1.26.4"]
-    assert "a conda library" in reasons(result)["openssl=3.0"]
+    assert "a Conda library" in reasons(result)["openssl=3.0"]
 
 
 def test_builds_for_other_hardware_lose_their_local_version_and_are_noted(tmp_path):

@@ -22,5 +22,5 @@ def test_wheel_that_was_built_with_another_torch_is_refused() -> None:
     with pytest.raises(NoSolution) as caught:
         refuse_other_torch("ours", sdists, [BUILT], "2.7.0")
     assert caught.value.reasons == ("kernels 1.0 was built with torch 2.6.0",)
-    assert caught.value.hint == 'add it to the row in matrix.yaml: pins: {torch: "2.7.0"}'
+    assert caught.value.hint == 'add to the row in matrix.yaml: pins: {torch: "2.7.0"}'
     refuse_other_torch("ours", {"kernels": Sdist(reason="only an sdist")}, [BUILT], "2.7.0")

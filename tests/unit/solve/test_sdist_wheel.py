@@ -191,7 +191,7 @@ def test_build_requirement_with_too_long_path_is_refused(tmp_path):
 )  # fmt: skip
 def test_build_failure_for_older_python_is_recognized(line: str, name: str) -> None:
     error = sdist_wheel.build_failure("demo", "1.0", f"Traceback …\n{line}")
-    assert error.reasons[0].startswith(f"it uses {name}, removed from this Python")
+    assert error.reasons[0].startswith(f"it uses {name}, which this Python no longer has")
     assert "--exclude demo" in (error.hint or "")
 
 
@@ -199,4 +199,4 @@ def test_build_failure_for_older_python_is_recognized(line: str, name: str) -> N
 def test_other_build_failure_is_shown_unchanged(line: str) -> None:
     error = sdist_wheel.build_failure("demo", "1.0", line)
     assert error.reasons == tuple(line.splitlines())
-    assert "may need env or requires" in (error.hint or "")
+    assert "may need `env` or `requires`" in (error.hint or "")

@@ -1,1 +1,1 @@
-"""Shared objects and GPU code read into facts: ELF, symbols, CUDA architectures, drivers."""
+"""Reads shared objects and GPU code into facts: ELF, symbols, CUDA architectures, drivers."""

@@ -1,8 +1,8 @@
 """Reads ELF files: symbols, needed libraries, versions, RUNPATH, numpy's ABI, GPU code.
 
 `read_elf` returns None for a file that is not ELF, is damaged or would be rejected by the dynamic
-linker. A large file is read sequentially. Section headers are at its end and symbol tables at
-either end, so both ends are buffered. If a table is outside the buffers, the stream is opened a
+linker. A large file is read sequentially, and both ends are buffered: section headers are at the
+end, and symbol tables at either end. If a table is outside the buffers, the stream is opened a
 second time and read up to the last table.
 
 Source: System V ABI, chapters 4 and 5; Linux Standard Base, symbol versioning.
@@ -82,10 +82,10 @@ class Malformed(Exception):
 def read_elf(
     opened: Callable[[], Iterator[bytes]], file: str, *, end_size: int = KEPT
 ) -> ElfFacts | None:
-    """The facts of one file; `opened` opens its stream, which may happen twice for large files.
+    """The facts of one file; `opened` opens its stream, for large files possibly twice.
 
-    `end_size` is the number of bytes buffered at each end. None for a file that is not ELF or
-    is damaged, for object files, and for files that the dynamic linker would reject.
+    `end_size` is the number of bytes buffered at each end. Returns None for a file that is not ELF
+    or is damaged, for object files, and for files that the dynamic linker would reject.
     """
     stream = opened()
     first = next(stream, b"")
@@ -117,7 +117,7 @@ def read_elf_file(path: Path, file: str) -> ElfFacts | None:
 
 
 def _head(first: bytes, file: str) -> ElfFacts | None:
-    """Facts from the first bytes; None if the file is not ELF; with `gpu`, it is a GPU program."""
+    """Facts from the first bytes; None if the file is not ELF. `gpu` is set for a GPU program."""
     if not first.startswith(MAGIC) or len(first) < HEADER.size or first[4:6] != LITTLE_64:
         return None
     _, kind, machine, *_, flags = HEADER.unpack_from(first)[:8]
@@ -417,7 +417,8 @@ def is_assembler(file: str) -> bool:
 def assembled(constants: bytes) -> tuple[str, ...]:
     """The architectures that an assembler supports, such as "sm_90a".
 
-    ptxas contains each value of its option --gpu-name at the end of a string, since equal
-    suffixes are stored once, and names of dropped GPUs (ptxas 12.4, 12.8 and 12.9).
+    ptxas contains each value of its option --gpu-name at the end of a string, because equal
+    suffixes are stored once. It also contains names of dropped GPUs (tried: ptxas 12.4, 12.8 and
+    12.9).
     """
     return tuple(sorted({name.decode() for name in _ARCH.findall(constants)}))

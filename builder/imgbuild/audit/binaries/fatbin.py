@@ -1,4 +1,4 @@
-"""GPU code in libraries: fat binaries and cubins, found by magic number (separate: a format)."""
+"""Finds GPU code in libraries: fat binaries and cubins, by their magic numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs by name: compute capability, and the CPU architecture of integrated GPUs.
+"""Finds GPUs by name, with their compute capability and the CPU architecture of integrated ones.
 
 The table is `data/audit/gpu_models.yaml`. Names are accepted in the forms of nvidia-smi and in
 common short forms: "NVIDIA A100-SXM4-80GB", "a100", "RTX 4090 Laptop GPU", "DGX Spark".
@@ -29,9 +29,9 @@ VARIANT = re.compile(
 
 
 class GpuModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """GPUs with the same chip. `arch`: the only CPU architecture they are built into, or None.
+    """GPUs with the same chip. `arch` is the CPU architecture of integrated GPUs, else None.
 
-    `tegra`: machine code for desktop and server GPUs does not run on it.
+    `tegra`: machine code for desktop and server GPUs does not run on the GPU.
     """
 
     capability: str
@@ -64,7 +64,7 @@ def _patterns() -> tuple[tuple[re.Pattern[str], GpuModel], ...]:
 def find(text: str) -> GpuModel | None:
     """The GPU named `text`; None if it is not in the table.
 
-    "9.0", "sm_90" and "90" return a model with the capability and without a name.
+    For "9.0", "sm_90" and "90", the model has the capability and no name.
     """
     match = CAPABILITY.fullmatch(text.strip())
     if match is not None:

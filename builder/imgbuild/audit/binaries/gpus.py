@@ -1,4 +1,4 @@
-"""GPUs, CUDA releases and drivers: whether a GPU runs code, and the minimum driver.
+"""Determines whether a GPU runs code, and the minimum driver for a CUDA release.
 
 The table of drivers is `data/audit/drivers.yaml`. Machine code runs on its architecture and on
 later ones of the same major version; with the suffix "a" only on its architecture, with "f" also on
@@ -23,7 +23,7 @@ _ARCH = re.compile(r"(sm|compute)_([0-9]+)([0-9])([af]?)")
 
 
 class DriverRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A CUDA release ("12.4"), the driver it was released with (if known), its PTX version."""
+    """A CUDA release ("12.4"), the driver published with it (if known), and its PTX version."""
 
     cuda: str
     driver: str = ""
@@ -38,7 +38,7 @@ class GpuModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class KernelLibraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Libraries whose GPU code is always required; a shell pattern of paths in a wheel."""
+    """A shell pattern of paths in a wheel: libraries whose GPU code is always required."""
 
     file: str
     why: str

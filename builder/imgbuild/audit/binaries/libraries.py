@@ -1,4 +1,4 @@
-"""`data/audit/libraries.yaml`: libraries of the driver or the system, libraries loaded by name."""
+"""Reads `data/audit/libraries.yaml`: libraries of the driver, the system, and packages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Namespace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class LoadedFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Files loaded by name; a shell pattern of paths in a wheel."""
+    """A shell pattern of paths in a wheel: files that are loaded by name."""
 
     file: str
     why: str

@@ -1,7 +1,8 @@
-"""The names of a C++ symbol under the other ABI of std::string (_GLIBCXX_USE_CXX11_ABI).
+"""Computes the name of a C++ symbol under the other ABI of std::string.
 
-Findings use them to name the symbol that a library has instead. Source: Itanium C++ ABI, section
-5.1 (mangling); libstdc++ manual, "Dual ABI".
+Findings use it to name the symbol that a library has instead. The ABI is set with
+_GLIBCXX_USE_CXX11_ABI. Source: Itanium C++ ABI, section 5.1 (mangling); libstdc++ manual, "Dual
+ABI".
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ NEW = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 def counterparts(symbol: str) -> Iterator[tuple[str, str]]:
     """Alternative names of the same function, each with a description of the difference.
 
-    Only for names with one such string: in others, later occurrences are back-references, which
-    would require a full parser.
+    Only names with one such string have alternatives: in others, later occurrences are
+    back-references, which would require a full parser.
     """
     if symbol.count(OLD) == 1 and NEW not in symbol:
         yield symbol.replace(OLD, NEW), "with std::string of the C++11 ABI"

@@ -1,1 +1,1 @@
-"""The checks: each takes facts and returns findings, with their messages and severities."""
+"""Contains the checks, which take facts and return findings with messages and severities."""

@@ -1,4 +1,4 @@
-"""Part of the check `metadata`: wheels whose file name contradicts the package set.
+"""Checks that the file names of wheels agree with the package set: part of `metadata`.
 
 `flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-….whl` requires torch 2.6 for CUDA 12 with the
 pre-C++11 ABI, which its METADATA does not declare. The check `elf` finds the same in its symbols.

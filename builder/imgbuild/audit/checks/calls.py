@@ -1,8 +1,8 @@
-"""The check `calls`: arguments and attributes that other packages, or Python, do not have.
+"""The check `calls` finds arguments and attributes that other packages or Python lack.
 
-Findings are keywords that a callable of another package does not accept, missing arguments, names
-and attributes that are read but do not exist, and duplicate registrations of a name; for the
-standard library, names that this Python lacks and classes that cannot be subscripted in it.
+It reports keywords that a callable of another package does not accept, missing arguments, reads of
+names and attributes that do not exist, and duplicate registrations of a name. For the standard
+library, it reports names that this Python lacks and classes that it cannot subscript.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _ModuleCalls:
         }
 
     def _is_absent(self, scope: str, expression: str) -> bool:
-        """Whether hasattr fails for an expression: of Python, or read in the same function."""
+        """Whether hasattr of the expression is false, according to Python or the function."""
         attribute = Attribute(0, expression, scope=scope)
         if standard.missing(self.package_set, self.facts, attribute) is not None:
             return True
@@ -108,7 +108,7 @@ class _ModuleCalls:
         )
 
     def _other_package(self, what: Meaning) -> str | None:
-        """The other package used by a reference; None if there is none.
+        """The other package that a reference uses; None if there is none.
 
         Packages that are not walked are checked for names of their modules only.
         """
@@ -155,7 +155,7 @@ class _ModuleCalls:
         return how is not None and how.user
 
     def _of_each(self, fact: Call) -> Iterator[tuple[str, Problem]]:
-        """The keywords that the method of no class accepts which the receiver may have."""
+        """The keywords that none of the receiver's possible classes accepts in this method."""
         each_has: list[list[tuple[str, Problem]]] = []
         for what in alternatives(self.package_set, self.facts, fact):
             other = self._other_package(what)
@@ -169,7 +169,7 @@ class _ModuleCalls:
                 yield other, problem
 
     def _passed_on(self, fact: Call, what: Meaning) -> Iterator[tuple[str, Problem]]:
-        """The keywords that a user's class or function passes on to one that lacks them."""
+        """The keywords that a user's class or function forwards to a callable that lacks them."""
         if not self._is_user(fact):
             return
         received = signatures.receiver(self.package_set, what.found, self.package_set.owner)

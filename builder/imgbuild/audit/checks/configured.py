@@ -1,4 +1,4 @@
-"""Part of the check `imports`: classes named by the default configuration of a program.
+"""Checks the classes in the default configurations of Hydra programs: part of `imports`.
 
 Hydra instantiates `_target_: package.module.Class` when the program requests it.
 """
@@ -18,7 +18,7 @@ CHECK = "imports"
 
 
 def check(package_set: ImportablePackages, path: MainPath) -> Iterator[Finding]:
-    """Warnings for each `_target_` that does not exist, since the run determines which are used."""
+    """A warning for each `_target_` that does not exist; a run may not use it."""
     modules = {name.rpartition(".")[0] for name, _ in path.starts}
     for module in sorted(filter(None, modules)):
         main = program(package_set, module)

@@ -1,8 +1,7 @@
-"""The check `cuda`: one CUDA family in a package set, and code for its GPUs.
+"""The check `cuda` requires one CUDA family in a package set, and code for its GPUs.
 
-Findings are libraries of two CUDA major versions in one process, components of another CUDA
-release, a torch without CUDA, libraries without code for a GPU, and assemblers that do not support
-it.
+It reports libraries of two CUDA major versions in one process, components of another CUDA release,
+a torch without CUDA, libraries without code for a GPU, and assemblers that do not support a GPU.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _SIDE_BY_SIDE = re.compile(r"nvidia-cutlass-dsl-libs-cu\d\d")
 
 
 def check(package_set: PackageSet, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
-    """All findings; `cuda` is the CUDA release ("12.4", "" for none), `gpu` capabilities."""
+    """All findings. `cuda` is the CUDA release ("12.4", "" for none), `gpu` the capabilities."""
     elf_facts = list(package_set.elf_facts())
     findings = list(_families(package_set, elf_facts))
     if cuda:

@@ -1,4 +1,4 @@
-"""The order of all findings; those of `imports` and `calls`: place, severity, message."""
+"""Sorts findings, and builds those of `imports` and `calls`: place, severity and message."""
 
 from __future__ import annotations
 

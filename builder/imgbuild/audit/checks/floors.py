@@ -1,4 +1,4 @@
-"""The minimum driver, glibc and GPU of an image, computed from its shared objects."""
+"""Computes the minimum driver, glibc and GPU of an image from its shared objects."""
 
 from __future__ import annotations
 

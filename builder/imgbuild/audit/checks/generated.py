@@ -1,7 +1,7 @@
-"""Part of the check `support`: generated protobuf code that the installed runtime rejects.
+"""Finds generated protobuf code that the installed runtime rejects: part of `support`.
 
-Each `_pb2.py` calls `ValidateProtobufRuntimeVersion` with the version of its generator. The rule is
-that function of the installed protobuf, evaluated as if the variable that disables it were unset.
+Each `_pb2.py` calls `ValidateProtobufRuntimeVersion` with the version of its generator. The check
+evaluates this function of the installed protobuf as if the variable that disables it were unset.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The check `imports`: modules and names of other packages, or of Python, that do not exist.
+"""The check `imports` finds imports of modules and names that do not exist.
 
-A finding on the main path is an error, in a corner a note. The latter becomes a warning if
+A finding on the main path is an error, a finding in a corner a note. A note becomes a warning if
 importing the module certainly fails and another package uses the module, even if only on request.
 """
 
@@ -40,7 +40,7 @@ def check(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
 
 
 class _Users:
-    """The place where a package refers to modules of another package, including lazy imports."""
+    """Finds where packages refer to modules of other packages, including lazy imports."""
 
     def __init__(self, package_set: ImportablePackages, path: MainPath) -> None:
         self._package_set = package_set
@@ -66,7 +66,7 @@ class _Users:
 
 
 def _named(facts: ModuleFacts) -> Iterator[tuple[str, int, tuple[Guard, ...]]]:
-    """The modules named by import statements or strings (`LazyLoader`); line and guards."""
+    """The modules in import statements or strings (`LazyLoader`), with line and guards."""
     for line in facts.imports:
         yield line.module, line.line, line.guards
         yield f"{line.module}.{line.name}", line.line, line.guards
@@ -160,7 +160,7 @@ def _import_finding(
 def _preferred(
     package_set: ImportablePackages, line: Import, other: str
 ) -> tuple[tuple[str, ...], ...]:
-    """The imports from `other`, for each attempt, before the code falls back to `line`."""
+    """The imports from `other` that the code tries before it falls back to `line`."""
     attempts = (
         tuple(guard.subject.split(", "))
         for guard in line.guards
@@ -182,10 +182,10 @@ def other_build(package_set: ImportablePackages, module: str, pythons: Sequence[
 
 
 def fails(how: Reached | None, course: Course, relation: Relation, *, top: bool) -> bool:
-    """Whether the main path fails here.
+    """Whether the main path fails at this import.
 
-    A missing package must certainly be imported there, and not by an optional part. A function
-    that runs only in some cases and imports a package itself avoids the import in other cases.
+    It does if the import certainly runs and is not in an optional part. A function that runs only
+    in some cases and imports a package itself avoids the import in other cases.
     """
     if how is None or not course.understood("" if top else "function"):
         return False
@@ -197,7 +197,7 @@ def fails(how: Reached | None, course: Course, relation: Relation, *, top: bool)
 def _problem(
     package_set: ImportablePackages, facts: ModuleFacts, line: Import
 ) -> tuple[Relation, str, str, str] | None:
-    """The problem of an import: relation, other package, subject, text; None if there is none."""
+    """The problem of an import (relation, other package, subject, text), or None."""
     root = line.module.partition(".")[0]
     if package_set.exists(line.module) is False:
         other = package_set.owner(line.module) or ""
@@ -243,7 +243,7 @@ def _in_python(
 def _in_namespace(package_set: ImportablePackages, module: str) -> bool:
     """Whether `module` would be in a namespace shared by several packages: google.cloud.x.
 
-    In that case the package that has other parts of the namespace does not lack it.
+    If so, it may belong to a package that is not installed.
     """
     parent = module.rpartition(".")[0]
     while parent and package_set.exists(parent) is False:

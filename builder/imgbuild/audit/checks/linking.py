@@ -1,6 +1,6 @@
-"""The check `elf`: libraries and symbols that the dynamic linker would not find.
+"""The check `elf` finds libraries and symbols that the dynamic linker would not find.
 
-Findings are libraries that no package provides, undefined symbols, symbol versions missing in the
+It reports libraries that no package provides, undefined symbols, symbol versions missing in the
 library, and code compiled against an incompatible numpy. Libraries of the driver come from the
 host. If the base is unknown or the package set is partial, only certain errors are reported.
 """
@@ -86,7 +86,7 @@ class _Linker:
         return tag is not None and [tag[1], tag[2]] != self._package_set.python.split(".")[:2]
 
     def _is_skipped_variant(self, package: str, facts: ElfFacts) -> bool:
-        """Whether the file is for another CUDA family and has a variant for this one."""
+        """Whether the file is for another CUDA family and has a variant for the set's family."""
         return self._known.is_choice(facts.file) or (package, facts.file) in self._variants
 
     def _is_found(self, package: str, facts: ElfFacts, library: str) -> bool:
@@ -113,7 +113,7 @@ class _Linker:
     def _libraries(
         self, package: str, facts: ElfFacts, missing: Sequence[str]
     ) -> Iterator[Finding]:
-        """One finding for the missing libraries of a file; it names the best known of them."""
+        """One finding for all missing libraries of a file; it names the best-known one."""
         library, *more = sorted(
             missing,
             key=lambda name: (not self._map.relatives(name), not self._known.provider(name)),

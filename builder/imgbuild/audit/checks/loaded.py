@@ -1,8 +1,8 @@
-"""Part of the check `elf`: libraries loaded by a name that does not exist (separate: strings).
+"""Finds libraries that are loaded by a name that does not exist: part of `elf`.
 
 Only names without a version are reported, and only if the library exists under a versioned name:
-other names are for other platforms. A file that also contains a versioned name tries that too, and
-a package is assumed to know the versions of its own libraries.
+other names are for other platforms. A file that also contains a versioned name tries both. A
+package is assumed to load its own libraries by the right names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOOLKIT = "nvidia-"
 
 
 def check(package_set: PackageSet, libraries: LibraryMap, known: Libraries) -> Iterator[Finding]:
-    """Warnings for all packages; no errors, since the code that loads a library may be optional."""
+    """Warnings, not errors, for all packages: the code that loads a library may be optional."""
     for package, facts in libraries.files:
         names = package_set.loaded(package).get(facts.file, ()) if facts.undefined else ()
         for name in names:

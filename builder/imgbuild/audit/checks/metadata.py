@@ -1,6 +1,6 @@
-"""The check `metadata`: requirements, Python versions and platforms of wheels; learned constraints.
+"""The check `metadata` covers requirements and platforms of wheels, and learned constraints.
 
-Findings are requirements that are missing or installed in a wrong version (with markers and the
+It reports requirements that are missing or installed in a wrong version (with markers and the
 extras requested by the user and other packages), and a Python or platform that a wheel does not
 support. uv has checked most of this; overrides, wheels from other sources and wheels built from
 sdists can still be wrong. A version that no extra of another package allows is a warning.
@@ -53,7 +53,8 @@ def check(
 ) -> list[Finding]:
     """Violations of METADATA, file names and learned constraints.
 
-    `extras` are those that the user requests, by package: their requirements must be installed.
+    `extras` maps packages to the extras that the user requests: their requirements must be
+    installed.
     """
     tags = package_set.tags
     applied = needs(package_set, extras)
@@ -204,8 +205,7 @@ def _extra_ranges(
 def advised(package_set: PackageSet, named: Iterable[str]) -> Iterator[Finding]:
     """Warnings for parts of the packages `named` with an incomplete extra: `ray.serve`.
 
-    The source is the package itself: the failing import of the part raises a message with the
-    extra.
+    The package recommends the extra in the message of the failing import.
     """
     for package in sorted(set(named) if not package_set.partial else ()):
         for advice in package_set.advised_extras(package):

@@ -1,9 +1,9 @@
-"""Imports of a package's own extension modules that its wheel has for other Pythons only.
+"""Finds imports of a package's own extension modules that its wheel has for other Pythons only.
 
 An abi3 wheel is compatible with any Python, but may contain a module only as
-`_C.cpython-312-x86_64-linux-gnu.so`. An import of it that fails on the main path is an error.
-Elsewhere the package works without this part, a warning; a caught import is a note. Files that are
-never imported may be loaded by path.
+`_C.cpython-312-x86_64-linux-gnu.so`. An import of such a module is an error on the main path, and a
+warning elsewhere, where the package works without this part. An import in `try` is a note. Files
+that are never imported may be loaded by path.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
 
 
 def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[str]]]]:
-    """Packages with such modules; an incompatible wheel is left to the check of its METADATA."""
+    """Packages with such modules. The check `metadata` reports incompatible wheels."""
     for package in package_set.packages:
         wheel = package_set.wheels[package].wheel.file
         if not wheel.endswith(".whl") or package_set.tags.fits(wheel):

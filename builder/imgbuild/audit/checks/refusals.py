@@ -1,4 +1,4 @@
-"""Code that raises at import in this package set (separate: evaluates code).
+"""Finds code that raises at import in this package set, by evaluating it.
 
 Statements, calls and decorators are evaluated with their actual arguments. A refusal is reported
 only if every path through the code ends in an exception that the package raises itself.
@@ -161,7 +161,7 @@ class _Statement(msgspec.Struct, frozen=True):
     line: int
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
-        """The evaluation of the statement; none if it uses names that change."""
+        """The evaluation of the statement, or none if the statement uses names that change."""
         statements = [
             statement
             for statement in source.tree.body
@@ -246,7 +246,7 @@ def _refused(
     source: ModuleTree,
     step: Callable[[ModuleTree], list[_Run]],
 ) -> ImportRefusal | None:
-    """The exception in which every path through the code ends, if there is one."""
+    """The exception that every path through the code raises, if any."""
     for run in step(source):
         ended = interpreter.outcomes(run, strict=True)
         if not ended or not all(end.raised and end.certain and end.line for end in ended):
@@ -272,7 +272,7 @@ def _refused(
 
 
 class _Raising:
-    """The definitions of one package set that may raise, cached."""
+    """Determines which definitions of a package set may raise; caches the results."""
 
     def __init__(self, view: View) -> None:
         self._view = view

@@ -1,8 +1,8 @@
-"""The check `rules`: known failures that no other check can find, from `data/audit/rules.yaml`.
+"""The check `rules` finds known failures that no other check can find.
 
-A rule applies if its two packages are installed in the listed versions and on the listed Pythons,
-if the package that it lists as missing is not installed, or if its wheel lacks a module for this
-Python; and if the text of the wheel still contains the evidence.
+`data/audit/rules.yaml` lists them. A rule applies if its two packages are installed in the listed
+versions and on the listed Pythons, if the package that it lists as missing is not installed, or if
+its wheel lacks a module for this Python. In each case the wheel must contain the evidence.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     `python` is a specifier of the affected Pythons, if not all: "<3.11".
 
-    `gpu` are the affected compute capabilities, if not all: then the rule applies to targets
-    with one of them, and is a warning for a package set without GPUs.
+    `gpu` are the affected compute capabilities, if not all. The rule then applies to targets with
+    such a GPU, and is a warning for a package set without GPUs.
     """
 
     id: str
@@ -90,7 +90,7 @@ def check(
 
 
 def without_explained(findings: Sequence[Finding]) -> list[Finding]:
-    """`findings` without those about a module that is the cause of a rule's finding.
+    """`findings` without those about a module that causes a finding of a rule.
 
     A finding more severe than the rule's is kept.
     """
@@ -146,7 +146,7 @@ def _judge(package_set: PackageSet, rule: Rule, gpu: Sequence[str]) -> Finding |
 
 
 def _circumstances(package_set: PackageSet, rule: Rule) -> str:
-    """When the rule's package fails: "with numpy 1.26.4", "on Python 3.11"."""
+    """The circumstances of the failure: "with numpy 1.26.4", "on Python 3.11"."""
     circumstances = [f"without {rule.missing}"] if rule.missing else []
     circumstances += [f"with {rule.other} {package_set.version(rule.other)}"] if rule.other else []
     circumstances += [f"on Python {package_set.python}"] if rule.lacks or rule.python else []

@@ -1,6 +1,6 @@
-"""Part of the check `elf`: libraries of a standalone Python that neither archive nor base has.
+"""Finds libraries that neither a standalone Python nor its base has: part of `elf`.
 
-The dependencies of Debian's own Python are in its packages; an archive declares none.
+Debian's Python declares its dependencies in its packages; an archive declares none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PACKAGE = "cpython"  # in evidence and waivers
 def check(
     package_set: PackageSet, base: Sequence[ElfFacts], interpreter: Sequence[ElfFacts]
 ) -> list[Finding]:
-    """An error for each library or symbol version that files of `interpreter` do not find.
+    """An error for each library or symbol version that is missing for files of `interpreter`.
 
     `base` contains the libraries that the interpreter has loaded.
     """

@@ -1,4 +1,4 @@
-"""Names that the standard library of this Python does not have: uses and assignments."""
+"""Finds uses of names that the standard library of this Python lacks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The check `support`: versions of other packages that a package rejects or warns about.
+"""The check `support` finds versions that another package rejects or warns about.
 
-Exceptions on the main path are errors, exceptions for some data or in a corner notes; warnings that
-the code issues are warnings.
+Exceptions on the main path are errors. Exceptions in a corner, or for some data only, are notes.
+Warnings of the code are warnings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check(
 ) -> list[Finding]:
     """All windows that exclude a version in this package set, and refusals of imports.
 
-    `published` packages were checked together before, see `refusals`.
+    `published` packages were checked together before (see `refusals`).
     """
     findings = [
         finding
@@ -130,7 +130,7 @@ def _caught(window: Window) -> bool:
 
 
 def package_of(package_set: PackageSet, subject: str) -> tuple[str, str | None]:
-    """The package of a guard's subject (its name, or that of a module), and its version."""
+    """The package that a guard's subject names, directly or by a module, and its version."""
     version = package_set.version(subject)
     if version is not None:
         return subject.replace("_", "-"), version

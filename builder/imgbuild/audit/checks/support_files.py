@@ -1,8 +1,8 @@
-"""Versions of other packages that a package declares in files (separate: file formats).
+"""Checks the versions of other packages that a package declares in files.
 
-These are tables of requirements that a package checks at import (transformers and packages built
-like it), the torch that compiled operators were built for (cpp_lib.json of xformers, the local part
-of a wheel's version), and the CUDA releases for which bitsandbytes has a library.
+The files are tables of requirements that a package checks at import (transformers and similar
+packages), the torch that compiled operators were built for (cpp_lib.json of xformers, the local
+part of a wheel's version), and the libraries of bitsandbytes for CUDA releases.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _table_declarations(
 
 
 def _least_versions(source: bytes | None) -> dict[str, str]:
-    """Package → ">=X" for each `def is_NAME_available(min_version=X)` in which X is a version."""
+    """Package → ">=X" for each `def is_NAME_available(min_version=X)` with a version X."""
     literals = _literals(source)
     versions = {}
     for match in _PREDICATE.finditer((source or b"").decode(errors="replace")):
@@ -176,7 +176,7 @@ def _name_declarations(package_set: PackageSet, package: str) -> Iterator[Suppor
 
 
 def _bitsandbytes_declarations(package_set: PackageSet) -> Iterator[SupportDeclaration]:
-    """Bitsandbytes loads the library named after torch's CUDA release."""
+    """The declaration of bitsandbytes, which loads the library named after torch's CUDA release."""
     runtime = next((name for name in package_set.packages if _RUNTIME.fullmatch(name)), None)
     releases = {
         match[1] for file in package_set.files("bitsandbytes") if (match := _LIBRARY.search(file))

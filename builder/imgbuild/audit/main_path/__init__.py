@@ -1,1 +1,1 @@
-"""Which code runs when packages are used as intended; an evaluator of Python source."""
+"""Determines which code runs when packages are used as intended, by evaluating their source."""

@@ -1,7 +1,7 @@
-"""The main path of packages that are added to a published target, whose audit had no errors.
+"""Computes the main path of packages that are added to a published target.
 
-If the audit of the published packages cannot depend on the added ones, only the code that the added
-packages run is followed: the rest is as in that audit.
+The audit of the published packages had no errors. If it cannot depend on the added packages, only
+the code that these run is followed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ def path_of_additions(
     published: Collection[str],
     known: PublishedFacts,
 ) -> MainPath:
-    """The main path from the packages `named`; other entry points are omitted if these suffice.
+    """The main path from the packages `named`, without other entry points if they are not needed.
 
-    `added` as in `with_named`. `known` are facts about published targets, `published` the packages
-    of one. Without `published`, or for unknown ones, all entry points are followed.
+    `added` is as in `with_named`. `known` are facts about published targets, `published` the
+    packages of one target. Without `published`, or if they are not `known`, all entry points are
+    followed.
     """
     alone = is_independent(package_set, published, known)
     return main_path(package_set, with_named(package_set, named, added, alone=alone))

@@ -1,4 +1,4 @@
-"""Whether an expression is true in a package set: `is_vllm_available("0.8")`, `HAS_RAY`."""
+"""Evaluates expressions such as `is_vllm_available("0.8")` and `HAS_RAY` in a package set."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The main path: the code that runs when packages are used from the policy's entry points.
+"""Follows the main path: the code that runs from the policy's entry points.
 
-The top level of a module runs when it is imported, as does that of its parents; the body of a
-function when it is called. Constructing an object reaches all methods of its class and bases; those
-never called by name are less certain. Code that is not reached is a corner.
+The top level of a module and of its parents runs when the module is imported, the body of a
+function when the function is called. Constructing an object reaches all methods of its class and
+bases. Methods that are never called by name are less certain. Code that is not reached is a corner.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from imgbuild.values import normalize
 
 
 class Level(enum.IntEnum):
-    """How certain it is that a scope runs; lower is more certain."""
+    """The certainty that a scope runs; lower is more certain."""
 
     CERTAIN = 0  # all conditions on the path hold in this package set
     LIKELY = 1  # a method of an object that is constructed
@@ -42,11 +42,11 @@ Place = tuple[str, str]  # module and runner: "" for its top level, else a funct
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
-    """How the main path reaches a place: its entry point, and the previous place.
+    """The entry point and the previous place from which the main path reaches a place.
 
-    `importing`: it runs while the entry point is imported, before any call. `optional`: the
-    entry point may require packages that are not installed. `user`: it is user code, all of
-    which is assumed to run.
+    `importing`: it runs while the entry point is imported, before any call. `optional`: the entry
+    point may require packages that are not installed. `user`: it is user code, which is all assumed
+    to run.
     """
 
     level: Level
@@ -84,13 +84,13 @@ class MainPath:
         self._corners = frozenset(corners)
 
     def view(self, package_set: ImportablePackages) -> View:
-        """The view of `package_set`: that of the path if it belongs to this set, else a new one."""
+        """The path's own view if it is of `package_set`, else a new view."""
         if self._view is not None and self._view.is_of(package_set):
             return self._view
         return View(package_set)
 
     def reached(self, module: str, runner: str) -> Reached | None:
-        """How the path reaches `runner` in `module`; None if it is reached only as a corner."""
+        """The way to `runner` in `module`; None if it is reached only as a corner."""
         return self.places.get((module, runner))
 
     def calls(self, module: str, runner: str) -> bool:
@@ -102,11 +102,11 @@ class MainPath:
         return how is not None and (how.via is None or (module, runner) in self._called)
 
     def modules(self) -> list[str]:
-        """All checked modules, sorted: those that the path imports, and the corners."""
+        """All checked modules, sorted: the imported ones and the corners."""
         return sorted(self._corners.union(module for module, _ in self.places))
 
     def facts(self, modules: Modules) -> Iterator[ModuleFacts]:
-        """The facts of `modules`, those whose names are known."""
+        """The facts of those `modules` whose names are known."""
         for module in self.modules():
             facts = modules.module(module)
             if isinstance(facts, ModuleFacts):
@@ -141,7 +141,7 @@ def main_path(
 def _applies(
     package_set: ImportablePackages, entry: MainPathEntry, *, partial: bool = False
 ) -> bool:
-    """Whether the entry's package is in the package set, in one of the entry's versions.
+    """Whether the package set has the entry's package in one of the entry's versions.
 
     `partial`: packages missing from the package set may be installed.
     """
@@ -159,7 +159,7 @@ def _is_private(name: str) -> bool:
 
 
 class _BaseClasses:
-    """The bases of a class, which may call the methods that it overrides."""
+    """The bases of a class, which may call methods that the class overrides."""
 
     def __init__(self, bases: Iterable[LookupResult]) -> None:
         self._methods: set[str] = set()
@@ -251,7 +251,7 @@ class _Walk:
             self._queue.append(place)
 
     def _module(self, name: str, how: Reached) -> None:
-        """Follow the import of `name`, which runs its top level and that of its parents."""
+        """Follow the import of `name`, which runs the top level of the module and its parents."""
         at = ""
         for part in name.split("."):
             at = f"{at}.{part}" if at else part
@@ -288,10 +288,10 @@ class _Walk:
             self._mark(place, how)
 
     def _make(self, lookup_result: LookupResult, how: Reached) -> None:
-        """Follow the construction of an object: its methods, also inherited ones, may be called.
+        """Follow the construction of an object, whose own and inherited methods may be called.
 
-        A private method is called by its own class, which is followed, unless it overrides
-        one of a base. A public method of an object that is constructed only in some cases
+        A private method is called only by its own class, which is followed, unless the method
+        overrides one of a base. A public method of an object that is constructed only in some cases
         is remote until a call by name is found, unless a base or Python itself may call it.
         """
         chain = ancestors(self.package_set, lookup_result)

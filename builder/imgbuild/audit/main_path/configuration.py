@@ -1,4 +1,4 @@
-"""The default configuration of a package's Hydra program, from YAML in its wheel."""
+"""Composes the default configuration of a Hydra program from the YAML files of its wheel."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HydraProgram:
         self.options = options_of(path.removeprefix(f"{folder}/") for path in self.files)
 
     def composed(self, name: str, first: Mapping[str, bytes] | None = None) -> Any:
-        """The configuration of this name as composed by Hydra; None if there is none.
+        """The configuration `name` as Hydra composes it; None if it does not exist.
 
         `first`: path → content of files that precede those of the package, such as those of
         `--config-path`.
@@ -88,7 +88,7 @@ class HydraProgram:
 
 
 def options_of(paths: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Group → the names of its options, of YAML files in a folder; "" for the folder itself."""
+    """Group → its options, the names of YAML files in a folder; "" is the folder itself."""
     options: dict[str, set[str]] = {}
     for path in paths:
         stem, suffix = posixpath.splitext(path)

@@ -1,4 +1,4 @@
-"""Corners: modules of the walked packages that mention other packages, reached or not.
+"""Finds corners: modules of walked packages that mention other walked packages.
 
 Reading all modules would take minutes; a text search for lines that import another walked package
 takes a second.
@@ -18,7 +18,7 @@ from imgbuild.audit.packages.package_set import PackageSet
 def main_path_with_corners(
     package_set: PackageSet, named: Collection[str] = (), added: Collection[str] = ()
 ) -> MainPath:
-    """The main path of `package_set` with the policy's corners; `named`, `added`: `with_named`."""
+    """The main path with the policy's corners; `named` and `added` are as in `with_named`."""
     marginal = corners(package_set, policy.load())
     return main_path(package_set, with_named(package_set, named, added), marginal)
 

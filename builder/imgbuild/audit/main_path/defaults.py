@@ -1,8 +1,8 @@
-"""The code that an entry point runs by default (separate: follows statements in order).
+"""Finds the code that an entry point runs with its default configuration.
 
-The statements of a function are followed in order. Its configuration is that of its Hydra program,
-or has the defaults of the dataclass that annotates a parameter. Conditions on it are evaluated; if
-one is unknown, neither branch is followed. `X.remote(…)` of Ray is a call.
+The statements of a function are followed in order. The configuration is from the Hydra program, or
+has the defaults of the dataclass that annotates a parameter. Conditions on it are evaluated; if one
+is unknown, neither branch is followed. `X.remote(…)` of Ray is a call.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Method(msgspec.Struct, frozen=True):
 
 
 class _Returned(Exception):
-    """The rest of a function does not run, or not certainly; with the returned value if known."""
+    """Raised when the rest of a function may not run; has the returned value if known."""
 
     def __init__(self, value: object = UNKNOWN) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class _Returned(Exception):
 
 
 def default_run(view: View, name: str) -> DefaultRun:
-    """The code that calling the function or class `name` runs with its defaults."""
+    """The code that a call of the function or class `name` runs with default arguments."""
     run = DefaultRun(set(), set())
     module, _, rest = name.rpartition(".")
     facts = view.module(module) if module else None
@@ -84,7 +84,7 @@ class _DefaultWalk:
         self._home: ModuleFacts | None = None
 
     def enter(self, lookup: LookupResult) -> None:
-        """Follow an entry point that has a configuration; others are called only with data."""
+        """Follow an entry point that has a configuration; others are called with data only."""
         definition, home = lookup.definition, lookup.home
         owner: tuple[object, ...] = ()
         if isinstance(definition, Class) and home is not None:
@@ -284,7 +284,7 @@ class _DefaultWalk:
             self._forget(target)
 
     def _skip(self, node: ast.stmt) -> None:
-        """Skip code that may run; if it may return, it is not certain that the rest runs."""
+        """Skip code that may run. If it may return, the rest may not run."""
         self._forget(node)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             self._names[node.name] = UNKNOWN

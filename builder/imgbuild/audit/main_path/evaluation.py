@@ -1,8 +1,8 @@
 """Evaluates functions of a package set for given arguments.
 
 No code is run: the source is followed with known values, such as versions, existing modules, and
-literals. If a condition is unknown, both branches are followed, one after the other, so that the
-result contains every possible outcome of the evaluation.
+literals. If a condition is unknown, both branches are followed, one after the other. The result
+contains every possible outcome.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Evaluator:
     def each_outcome(
         self, run: Callable[[Evaluation], object], *, strict: bool = False
     ) -> Iterator[Outcome | None]:
-        """The possible outcomes of `run`; None, and no more, if they cannot be determined."""
+        """The possible outcomes of `run`; None comes last if they cannot be determined."""
         answers: list[bool] = []
         for _ in range(_MOST_OUTCOMES):
             evaluation = Evaluation(self, answers, strict=strict)
@@ -164,7 +164,7 @@ class Evaluator:
         return (UNKNOWN if empty else values[0]), causes
 
     def _elsewhere(self, module: str, name: str) -> object:
-        """A name that its module does not bind: from a star import, or a builtin."""
+        """The value of a name from a star import or of a builtin."""
         lookup_result = look_up(self.package_set, module, name)
         if (
             lookup_result.state == "defined"
@@ -194,7 +194,7 @@ class Evaluator:
         return self.function(home, definition) or UNKNOWN
 
     def function(self, home: ModuleFacts, definition: Function) -> FunctionValue | None:
-        """The function of a fact; None if its source cannot be read."""
+        """The function described by a fact; None if its source cannot be read."""
         source = self.source(home.module)
         node = source.function(definition.name, definition.line) if source is not None else None
         return None if node is None else FunctionValue(node, CallFrame(home.module))
@@ -363,7 +363,7 @@ class Evaluation(Execution):
     def _unknown_call(
         self, given: Sequence[object] = (), named: Mapping[str, object] | None = None
     ) -> object:
-        """Evaluate an unknown call: it may change objects, and within `try` raise."""
+        """Evaluate an unknown call, which may change objects, and may raise within `try`."""
         release((*given, *(named or {}).values()))
         self.may_raise()
         return UNKNOWN

@@ -1,4 +1,4 @@
-"""Evaluates statements: if, for, try, with, return (separate: one level of the interpreter)."""
+"""Evaluates statements: if, for, try, with, return."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ASSERTION, IMPORT = "AssertionError", "ImportError"
 
 @functools.lru_cache(maxsize=4096)
 def _loop_names(node: ast.For | ast.While) -> tuple[str, ...]:
-    """The names that a loop binds, cached since its function may be followed many times."""
+    """The names that a loop binds, cached because a function may be followed many times."""
     return tuple(dict.fromkeys(bound_names([node])))
 
 
@@ -159,7 +159,7 @@ class Execution(ExpressionValues):
         return self._is_any_of(error, names)
 
     def _is_any_of(self, error: Raised, names: Sequence[str]) -> bool:
-        """Whether an exception is one of `names`; if unknown, both are tried."""
+        """Whether an exception is one of `names`; if unknown, both cases are tried."""
         if {"Exception", "BaseException"} & set(names):
             return error.name != "SystemExit" or "BaseException" in names
         above = _ancestors(error.name)

@@ -1,4 +1,4 @@
-"""Whether guarded code runs in a package set, and which exceptions are caught around it.
+"""Determines whether guarded code runs in a package set, and which exceptions are caught.
 
 `audit.source` reads the guards; this module evaluates them.
 """
@@ -39,9 +39,9 @@ class GuardState(enum.Enum):
 class Course(msgspec.Struct, frozen=True):
     """Whether a fact applies in a package set, according to all of its guards.
 
-    `certain`: no condition is undecided. `clear`: no condition on the package set is undecided;
-    one on data may hold. `caught`: names of exceptions that are caught; "" means all. `asked`:
-    expressions tested with hasattr, so that reading them cannot fail.
+    `certain`: no condition is undecided. `clear`: no condition on the package set is undecided,
+    although conditions on data may be. `caught`: names of exceptions that are caught; "" means all.
+    `asked`: expressions tested with hasattr, so that reading them cannot fail.
     """
 
     runs: bool
@@ -53,8 +53,8 @@ class Course(msgspec.Struct, frozen=True):
     def understood(self, runner: str) -> bool:
         """Whether no condition on the package set is undecided for the code of `runner`.
 
-        While a module is imported (""), conditions cannot depend on user data: one that
-        seems to is unrecognized.
+        While a module is imported (""), conditions cannot depend on user data. A condition that
+        seems to depend on data is unrecognized.
         """
         return self.clear if runner else self.certain
 
@@ -145,7 +145,7 @@ def _guard_state(answer: bool | None) -> GuardState:
 
 
 def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    """Images are Linux on one architecture with NVIDIA GPUs; other subjects are unknown."""
+    """The state of a platform guard: images are Linux with NVIDIA GPUs, other subjects unknown."""
     subject = guard.subject.lower()
     here = {
         "linux",

@@ -1,4 +1,4 @@
-"""The modules that importing the entry points certainly imports, and their import statements.
+"""Finds the modules that importing the entry points certainly imports.
 
 An exception while such a module is imported ends the import of the entry point, unless a `try` on
 each path catches it.
@@ -93,7 +93,7 @@ class CertainImports:
     def _import(
         self, module: str, name: str, entry: str, how: _Importer | None, depth: int = 0
     ) -> None:
-        """Follow an import, which runs parents; a name may be a module or a lazy name."""
+        """Follow an import and its parent packages; the name may be a module or a lazy name."""
         if self._view.owner(module) not in self._packages or depth > _DEEPEST:
             return
         at = ""

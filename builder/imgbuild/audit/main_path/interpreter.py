@@ -1,4 +1,4 @@
-"""The interface between the parts of an evaluation; `evaluation` implements it."""
+"""Defines the interface between the parts of an evaluation; `evaluation` implements it."""
 
 from __future__ import annotations
 

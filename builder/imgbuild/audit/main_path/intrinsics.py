@@ -1,4 +1,4 @@
-"""Functions of Python and of `packaging` that `evaluation` implements, by dotted name."""
+"""Implements functions of Python and of `packaging` for `evaluation`, by dotted name."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _all(_: Interpreter, arguments: Arguments, __: Mapping[str, object]) -> obje
 
 
 def _all_or_any(arguments: Arguments, *, expected: bool) -> object:
-    """Whether any of the items is true, or whether none is false."""
+    """The result of `all` (expected False) or `any` (expected True)."""
     items = arguments[0] if len(arguments) == 1 else UNKNOWN
     if not isinstance(items, (tuple, list, frozenset)):
         return UNKNOWN
@@ -252,7 +252,7 @@ def method(called: Bound, arguments: Sequence[object], named: Mapping[str, objec
 
 
 def _is_long(text: str, name: str, arguments: Sequence[object]) -> bool:
-    """Whether a string method may return a long string, or reads attributes of arguments."""
+    """Whether a string method may return a long string, or read attributes of its arguments."""
     if name == "format":
         return "{" in _FIELD.sub("", text)
     if name == "replace" and len(arguments) > 1:

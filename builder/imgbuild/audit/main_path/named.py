@@ -1,6 +1,6 @@
-"""Packages named by the user: importing them is part of the main path.
+"""Adds the packages that the user names to the entry points of the main path.
 
-These are the pins of a target, the packages that an extension requires, and the pins that are
+The user names packages by the pins of a target, the requirements of an extension, or pins that are
 audited without a target. If two packages are named, the part of one for the other is imported too.
 """
 
@@ -41,8 +41,8 @@ def with_named(
 ) -> MainPathPolicy:
     """The default policy, in which `named` packages are imported by their top-level modules.
 
-    The code of packages in `added` is followed, too, if another package imports it. `alone`:
-    without the other entry points.
+    The code of packages in `added` is followed, too, if another package imports it. `alone` omits
+    the other entry points.
     """
     rules = policy.load()
     roots = {
@@ -91,7 +91,7 @@ def _namespace_modules(modules: Collection[str]) -> list[str]:
 
 
 def _main_parts(package_set: PackageSet, module: str) -> list[str]:
-    """The module from which `module` lazily imports most names, and its main part.
+    """The module from which `module` lazily imports most names, and the main part of that module.
 
     If that module in turn lazily imports its names from many parts, the main part is the one that
     most of the others use.
@@ -115,7 +115,7 @@ def _main_parts(package_set: PackageSet, module: str) -> list[str]:
 
 
 def _places(package_set: PackageSet, module: str) -> Counter[str]:
-    """Module → the number of names that `module` imports from it lazily."""
+    """Module → the number of names that `module` lazily imports from it."""
     facts = package_set.module(module)
     if not isinstance(facts, ModuleFacts):
         return Counter()
@@ -127,9 +127,9 @@ def _integrations(
 ) -> list[str]:
     """The public parts of `named` packages for each other: `lmformatenforcer.integrations.vllm`.
 
-    Such a part is named like the module by which the other package is imported, one of `roots`,
-    and uses that module: `torchvision.prototype.datasets` is not a part for the package
-    datasets.
+    Such a part has the name of the other package's top-level module (one of `roots`) and uses that
+    module. `torchvision.prototype.datasets` does not use the package datasets, so it is not a part
+    for it.
     """
     candidates = [
         module
@@ -165,7 +165,7 @@ def _uses_its_namesake(package_set: PackageSet, module: str) -> bool:
 
 
 def _passed_on(facts: ModuleFacts | Opaque | None) -> Iterator[str]:
-    """The modules of the same package from which a module without definitions imports names."""
+    """The modules of its package that a module without definitions re-exports names from."""
     if isinstance(facts, ModuleFacts) and not facts.functions and not facts.classes:
         root = facts.module.partition(".")[0]
         for line in facts.imports:

@@ -1,4 +1,4 @@
-"""Evaluates objects: construction, attributes, methods (separate: one level of the interpreter).
+"""Evaluates objects: construction, attributes, methods.
 
 A class is followed if all of its bases can be read, its metaclass is known, and all of its
 decorators are in `_KEPT`.
@@ -76,7 +76,7 @@ class _Level(msgspec.Struct, frozen=True):
         )
 
     def dataclass(self) -> str:
-        """The decorator that makes it a dataclass, as written; "" if there is none."""
+        """The dataclass decorator as written; "" if there is none."""
         for text in self.definition.decorators:
             if origin(self.home, text.partition("(")[0]) == DATACLASS:
                 return text
@@ -120,7 +120,7 @@ class Objects:
         given: Sequence[object],
         named: Mapping[str, object],
     ) -> None:
-        """Call the constructor: the first `__init__`, or that of a dataclass."""
+        """Call the constructor: the first `__init__`, or the generated one of a dataclass."""
         for at, level in enumerate(chain):
             text = level.dataclass()
             if level.has("__init__"):
@@ -273,7 +273,7 @@ class Objects:
         return UNKNOWN if isinstance(value, (list, dict, Instance)) else value
 
     def frame(self, kind: ClassValue) -> CallFrame:
-        """The frame of expressions in a class body, in which the names of the body are unknown."""
+        """The frame of expressions in a class body; the names of the body are unknown."""
         frame = CallFrame(kind.module)
         source = self._interpreter.source(kind.module)
         node = source.class_(kind.line) if source is not None else None

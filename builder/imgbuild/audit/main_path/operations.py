@@ -1,4 +1,4 @@
-"""Operators and comparisons of known values, with bounded results (separate: pure functions)."""
+"""Evaluates operators and comparisons of known values, with bounded results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`data/audit/entry_points.yaml`: the entry points of the main path and the packages to follow."""
+"""Reads `data/audit/entry_points.yaml`: entry points of the main path and packages to follow."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from imgbuild.system import files, yaml_data
 class MainPathEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A place where users' programs start: a module, a function, or a class that they construct.
 
-    It applies if its package is installed in one of `versions`, and all packages in `beside`
-    are installed; a name that does not exist in the installed version is skipped. `also` are
-    objects loaded by names in strings, or in separate processes, which no statement refers to.
-    An `optional` entry may import packages that are not installed; its failure is then not
-    reported.
+    It applies if its package is installed in one of `versions`, and all packages in `beside` are
+    installed. A name that does not exist in the installed version is skipped. `also` are objects
+    that are loaded by names in strings or in separate processes, so that no statement refers to
+    them. An `optional` entry may import packages that are not installed, which is not reported.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Names that a package registers itself, so that registering them again raises."""
+"""Finds names that a package registers itself; registering them again raises an exception."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def has(package_set: ImportablePackages, rules: MainPathPolicy, package: str, na
 
 @lru_cache(maxsize=64)
 def _keys(source: bytes, table: str) -> frozenset[str]:
-    """The keys of the mapping assigned to `table` in a module: of a dict, or a list of pairs."""
+    """The keys of the dict, or list of pairs, that a module assigns to `table`."""
     try:
         tree = parse_source(source)
     except SyntaxError:

@@ -1,4 +1,4 @@
-"""Source of modules for `evaluation`: trees, and the statements that bind a name at the top."""
+"""Parses modules for `evaluation`, and finds the statements that bind their names."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ModuleTree:
         return self._classes.get(line)
 
     def binding(self, name: str) -> Sequence[ast.stmt]:
-        """The top-level statements that may set `name`, from the last unconditional one on."""
+        """The top-level statements that may set `name`, from the last unconditional one."""
         statements = self.bindings.get(name, [])
         certain = [
             at for at, statement in enumerate(statements) if not isinstance(statement, _BRANCHES)
@@ -100,8 +100,8 @@ class ModuleTree:
     def at_import(self) -> Iterator[tuple[ast.AST, ast.AST, frozenset[str]]]:
         """The nodes that run when the module is imported, each with the node to evaluate for it.
 
-        The latter is the enclosing loop or comprehension, if there is one, else the node
-        itself. The third item are the names of the enclosing class body.
+        The node to evaluate is the enclosing loop or comprehension, if any, else the node itself.
+        The third item contains the names of the enclosing class body.
         """
         none = frozenset[str]()
         todo: list[tuple[ast.AST, ast.AST | None, frozenset[str]]] = [

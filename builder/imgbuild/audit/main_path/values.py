@@ -1,4 +1,4 @@
-"""Values that expressions have in a package set, as far as known without running code."""
+"""Defines the values of expressions in a package set, as far as known without running code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packaging.version import Version
 
 
 class Thing(msgspec.Struct, frozen=True):
-    """An object with a known truth value at most."""
+    """An object of which at most the truth value is known."""
 
     truth: bool | None = None
 
@@ -45,7 +45,7 @@ class ClassValue(msgspec.Struct, frozen=True):
 class Instance:
     """An object of a class whose methods are followed.
 
-    `attributes` are those assigned by its methods. `truth` is None if the class has a method
+    `attributes` are the ones that its methods assign. `truth` is None if the class has a method
     that determines it. If `open`, code that is not followed may have changed the object.
     """
 
@@ -123,7 +123,7 @@ class VersionText(str):
 
 
 class InstalledVersion(Version):
-    """`VersionText` as a version: the local part of the installed package may differ."""
+    """A `VersionText` parsed as a version; the local part of the installed package may differ."""
 
     __slots__ = ()
 
@@ -136,7 +136,7 @@ class Raised(Exception):
     """
 
     def __init__(self, name: str, *, line: int = 0, module: str = "", certain: bool = True) -> None:
-        """Create it with the name of its class; empty if unknown."""
+        """Create an exception of the class `name`, "" if unknown."""
         super().__init__(name)
         self.name = name
         self.line = line

@@ -1,7 +1,7 @@
-"""A package set without the branches that it does not take.
+"""Filters the facts of a package set: branches that are not taken are omitted.
 
-Names bound under conditions that do not hold are removed from its modules, so that a name with one
-definition for each version has that of the installed version.
+Names that are bound under conditions that do not hold are removed from modules. Of a name with
+several definitions, the one for the installed versions remains.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class View:
         )
 
     def _possible_facts(self, bound: tuple[Bound, ...]) -> tuple[Bound, ...]:
-        """The facts whose guards may hold; bindings for type checkers are kept for their types."""
+        """The facts whose guards may hold, and bindings for type checkers, which have types."""
         return tuple(
             fact
             for fact in bound

@@ -1,4 +1,4 @@
-"""Classes: their ancestors, members and attributes."""
+"""Looks up classes with their ancestors, members and attributes."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def member(modules: Modules, lookup_result: LookupResult, name: str) -> LookupRe
 
 
 def _is_enumeration(modules: Modules, chain: Iterable[LookupResult]) -> bool:
-    """Whether all unread bases of a class are enumerations or types; only for a user's code."""
+    """Whether all unread bases of a class are enumerations or types (only in a user's code)."""
     bases = {each.trace[0] if each.trace else "" for each in chain if each.definition is None}
     is_readable = bases <= {*_ENUMERATIONS, "str", "int"} and not bases.isdisjoint(_ENUMERATIONS)
     return is_readable and sources(modules) is not None
@@ -231,7 +231,7 @@ def union(annotation: str) -> list[str]:
 
 
 def _returned(modules: Modules, holder: LookupResult, method: str) -> LookupResult:
-    """The class of the result of a method of an object of the class `holder`."""
+    """The class of the result of `method` of an object of class `holder`."""
     if holder.state != "defined":
         return holder
     lookup_result = member(modules, holder, method)
@@ -246,7 +246,7 @@ def _returns_self(function: Function) -> bool:
 
 
 def _annotated(modules: Modules, lookup_result: LookupResult, definition: Function) -> LookupResult:
-    """The class that the annotation of a function's result names."""
+    """The class in the annotation of a function's result."""
     home = lookup_result.home
     is_manager = any("contextmanager" in text for text in definition.decorators)
     if home is None or not definition.returns or is_manager:
@@ -255,10 +255,10 @@ def _annotated(modules: Modules, lookup_result: LookupResult, definition: Functi
 
 
 def _instance(lookup_result: LookupResult) -> LookupResult:
-    """The class in an annotation: the object may be of a subclass.
+    """The class in an annotation; the object may be an instance of a subclass.
 
-    An annotation with an Auto class of transformers represents the class of the model that it
-    loads, `constexpr` of Triton a constant of any class.
+    An Auto class of transformers stands for the class of the loaded model, and `constexpr` of
+    Triton for a constant of any class.
     """
     name = getattr(lookup_result.definition, "name", "")
     if lookup_result.home is not None and re.match(r"Auto[A-Z]|constexpr$", name):
@@ -339,7 +339,7 @@ def ancestors(modules: Modules, lookup_result: LookupResult, depth: int = 0) -> 
     """A class and its bases in method resolution order.
 
     A base that cannot be read is a LookupResult without a definition. A class that is inherited
-    several times is at its last position, which is Python's order in all but rare cases.
+    several times is at its last position, which differs from Python's order only in rare cases.
     """
     definition, home = lookup_result.definition, lookup_result.home
     if not isinstance(definition, Class) or home is None or depth > _DEPTH:

@@ -1,4 +1,4 @@
-"""Looks up the origin of a module's name: re-exports, star imports, lazy tables, submodules.
+"""Looks up names in modules: re-exports, star imports, lazy tables and submodules are followed.
 
 A name is "absent" only if Python would not find it either; if it may exist without being visible in
 the facts, it is "unknown".
@@ -187,7 +187,7 @@ def search_module(
 
 
 def _is_rejected(modules: Modules, facts: ModuleFacts, name: str) -> bool:
-    """Whether the module's `__getattr__` certainly raises for a name, by its source."""
+    """Whether the source of the module's `__getattr__` certainly raises for a name."""
     read = sources(modules)
     return read is not None and read.rejects(facts, name)
 
@@ -200,15 +200,15 @@ def may_add_names(facts: ModuleFacts) -> bool:
 
 
 def _has_getattr_class(facts: ModuleFacts) -> bool:
-    """Whether a class takes the place of the function `__getattr__`, as in matplotlib.
+    """Whether `__getattr__` is a class instead of a function, as in matplotlib.
 
-    A decorator makes a function of it that returns values of its properties.
+    A decorator turns the class into a function that returns the values of its properties.
     """
     return any(isinstance(entry, Class) for entry in index(facts).top.get("__getattr__", ()))
 
 
 def _is_torch_name(module: str, name: str) -> bool:
-    """Whether torch's compiled part adds this name: `torch.cuda.FloatTensor`."""
+    """Whether torch's compiled code adds this name: `torch.cuda.FloatTensor`."""
     return module.startswith("torch.") and name.endswith(("Tensor", "Storage"))
 
 
@@ -233,7 +233,7 @@ def _alias(modules: Modules, module: str) -> str:
 
 
 def matches(module: str, pattern: str) -> bool:
-    """Whether a registered name, in which "*" matches any text, is this module or a parent."""
+    """Whether a registered name (with "*" for any text) is this module or a parent of it."""
     if "*" not in pattern:
         return module == pattern or module.startswith(pattern + ".")
     head, _, tail = pattern.partition("*")
@@ -281,7 +281,7 @@ def _choose(
 
 
 def _wrapped(facts: ModuleFacts, entries: list[Entry]) -> Function | Class | None:
-    """The class or function in `X = f(X)`, where the name is bound to the result of a call."""
+    """The class or function X in `X = f(X)`."""
     last = entries[-1]
     if not isinstance(last, Assigned) or not last.value.endswith("()") or not facts.classes:
         return None
@@ -383,7 +383,7 @@ def _stars(
 
 
 def _exported(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> LookupResult:
-    """The name as bound by `from module import *`; "a.b.*" means every module below a.b."""
+    """The name bound by `from module import *`; "a.b.*" means every module below a.b."""
     if module.endswith(".*"):
         return _below(modules, module[:-2], name, path)
     if f"*{module}:{name}" in path:

@@ -1,4 +1,4 @@
-"""The modules that a name lookup searches, and its result. Values and protocols only."""
+"""Defines the modules that a name lookup searches and its result."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ class Searchable(Protocol):
 
 
 class ModuleSources(Protocol):
-    """Answers from the source of modules, for lookups that facts leave unknown."""
+    """Answers questions from the source of modules that facts leave open."""
 
     def rejects(self, facts: ModuleFacts, name: str) -> bool:
         """Whether `__getattr__` of the module raises AttributeError for a name."""
 
     def keeps(self, facts: ModuleFacts, decorator: str) -> bool:
-        """Whether a decorator, as written in the module, keeps the parameters of a function."""
+        """Whether a decorator (as written in the module) keeps the parameters of a function."""
 
     def taken(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
         """The keywords in `**kwargs` that a function accepts; None if it may accept any."""
 
 
 def sources(modules: Modules) -> ModuleSources | None:
-    """The sources of modules that are searched with their sources: those of a user's code."""
+    """The sources of `modules`, if they are a user's code; else None."""
     attached: ModuleSources | None = getattr(modules, "sources", None)
     return attached
 
 
 def kept_results(modules: Modules) -> dict[object, Any]:
-    """The results of earlier lookups in modules that cache them (`View.results`), else none."""
+    """The earlier results of `modules` that cache lookups (`View.results`), else an empty dict."""
     results: dict[object, Any] | None = getattr(modules, "results", None)
     return {} if results is None else results
 
@@ -73,9 +73,9 @@ class LookupResult(msgspec.Struct, frozen=True):
     `definition` is None if the state is not "defined", and if nothing more is known about the name
     (an extension module, `__file__`). `home` is the module that contains the definition, `owner`
     the class, possibly an ancestor, in which a member was found. `exact` is False for a class if
-    instances of subclasses are possible. `trace` lists the modules that the search visited,
-    "module:name". `ambiguous`: other conditions lead to another definition. `tried`: it is imported
-    in a `try`, so that its module may be missing.
+    instances of subclasses are possible. `trace` lists the visited modules as "module:name".
+    `ambiguous`: other conditions lead to another definition. `tried`: it is imported in a `try`,
+    and its module may be missing.
     """
 
     state: State

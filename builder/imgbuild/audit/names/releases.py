@@ -1,7 +1,7 @@
-"""The releases of a package that have an argument, a name, a module or a variable.
+"""Finds the releases of a package that have an argument, a name, a module or a variable.
 
-Data: `data/diagnose/versions/`, which `tools/name_versions.py` generates from published wheels. It
-lists the names that are not in every version between `first` and `last`.
+`tools/name_versions.py` generates the data in `data/diagnose/versions/` from published wheels. They
+list the names that are not in every version between `first` and `last`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         return self.spec.partition(",")[0].removeprefix(">=") if ">=" in self.spec else ""
 
     def sentence(self, what: str) -> str:
-        """A sentence about the change of `what`."""
+        """A sentence that states when `what` was added or removed."""
         if not self.spec:
             text = f"no {self.package} from {self.first} to {self.last} has {what}"
         elif self.removed_in and self.since:
@@ -92,7 +92,7 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
     def change(self, version: str) -> str:
         """The change that affects a version without it: "removed in 0.16.0"; "" if unknown.
 
-        "" also if the version has it according to `spec`.
+        It is also "" if the version has the name according to `spec`.
         """
         if not self.spec or (version and self.fits(version)):
             return ""
@@ -246,7 +246,7 @@ def variable(name: str) -> Existence | None:
 
 
 def symbol(name: str) -> Existence | None:
-    """The versions of torch whose libraries libc10 and libc10_cuda export a symbol.
+    """The versions of torch in which libc10 or libc10_cuda exports a symbol.
 
     None for a symbol that all of them have, or that belongs to another library.
     """
@@ -258,7 +258,7 @@ def symbol(name: str) -> Existence | None:
 
 
 def owner(name: str) -> str:
-    """The package of a name: of a class with a table, or of an import name; else ""."""
+    """The package of a class with a table, or of an import name; else ""."""
     for package in load().values():
         if name in package.arguments or name in package.members:
             return package.package
@@ -267,7 +267,7 @@ def owner(name: str) -> str:
 
 
 def exporter(name: str) -> str:
-    """The package of a function, such as peft of get_peft_model; else ""."""
+    """The package of a function, such as peft for get_peft_model; else ""."""
     functions = table().functions.items()
     return next((package for package, names in functions if name in names.split()), "")
 

@@ -1,7 +1,7 @@
-"""The facts of a module by scope, and the definitions that its expressions refer to.
+"""Sorts the facts of a module by scope, and finds the definitions of its expressions.
 
-Determines which statements run when the module is imported, which when one of its functions is
-called, and what "super().__init__" or "self.llm.generate" refers to.
+It determines which statements run when the module is imported or one of its functions is called,
+and the definitions of expressions such as "super().__init__" and "self.llm.generate".
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Scopes:
         ]
 
     def is_method(self, runner: str) -> bool:
-        """Whether it is a method that is not called by constructing an object."""
+        """Whether `runner` is a method that the construction of an object does not call."""
         owner, _, name = runner.rpartition(".")
         return owner in self.classes and name not in MAKERS
 
@@ -101,9 +101,9 @@ def scopes(facts: ModuleFacts) -> Scopes:
 
 
 class Meaning(msgspec.Struct, frozen=True):
-    """The object of a call or read: `found`, which is `name` of the class or module `holder`.
+    """The object of a call or read: `found`, the member `name` of the class or module `holder`.
 
-    `path` is its import path from that place ("vllm.SamplingParams"); "" if there is none.
+    `path` is its import path in the reading module ("vllm.SamplingParams"); "" if there is none.
     """
 
     found: LookupResult = NOTHING

@@ -1,6 +1,6 @@
-"""The parameters of a function or class; None where they may differ from the source.
+"""Determines the parameters of functions and classes.
 
-An unknown decorator, base class or metaclass may change them.
+They are None if an unknown decorator, base class or metaclass may change them.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _widened(
     call_signature: CallSignature,
     depth: int,
 ) -> CallSignature:
-    """A signature with the parameters of the callees to which `**kwargs` is forwarded."""
+    """`call_signature` with the parameters of the callees to which `**kwargs` is forwarded."""
     read = sources(modules)
     if call_signature.varkw and not function.kwargs_callees and read is not None:
         return _narrowed(call_signature, read.taken(home, function))
@@ -185,7 +185,7 @@ def _joined(
 
 
 def _narrowed(call_signature: CallSignature, taken: frozenset[str] | None) -> CallSignature:
-    """A signature whose `**kwargs` accepts only the keywords `taken`, if they are known."""
+    """`call_signature`, in which `**kwargs` accepts only the keywords `taken`, if known."""
     if taken is None:
         return call_signature
     more = tuple(Parameter(name, "keyword", default=True) for name in sorted(taken))
@@ -231,7 +231,7 @@ def _of_chain(
 
 
 def _style(definition: Class, home: ModuleFacts) -> str | None:
-    """The origin of the constructor: "dataclass", or "" for the class; None if unknown."""
+    """The kind of constructor: "dataclass", or "" for an `__init__`; None if unknown."""
     style = ""
     for text in definition.decorators:
         callee, _, given = text.replace(" ", "").partition("(")
@@ -273,7 +273,7 @@ def _add_fields(fields: dict[str, Parameter], definition: Class) -> None:
 def _base_signature(
     modules: Modules, lookup_result: LookupResult, base: str
 ) -> CallSignature | None:
-    """The constructor that a well-known base generates from fields: structs, named tuples."""
+    """The constructor that a base such as Struct or NamedTuple generates from fields."""
     if base not in ("msgspec.Struct", "typing.NamedTuple", "typing_extensions.NamedTuple"):
         return None
     fields: dict[str, Parameter] = {}
@@ -289,10 +289,10 @@ def _base_signature(
 def receiver(
     modules: Modules, lookup_result: LookupResult, owner: Callable[[str], str | None]
 ) -> LookupResult | None:
-    """The callable of another package that gets keywords of a class or function of this one.
+    """The callable of another package that receives keywords of this class or function.
 
-    `owner` returns the package of a module. A class passes them to the constructor of its base
-    class, a function its `**kwargs` to one callee.
+    `owner` returns the package of a module. A class passes keywords to the constructor of its base
+    class, and a function passes its `**kwargs` to one callee.
     """
     home = lookup_result.home
     package = owner(home.module) if home is not None else None
@@ -319,7 +319,7 @@ def _constructed(
     owner: Callable[[str], str | None],
     package: str | None,
 ) -> LookupResult | None:
-    """The first base class of another package, if all classes before pass their keywords to it."""
+    """The first base class of another package, if all classes before it pass their keywords on."""
     for ancestor in ancestors(modules, lookup_result):
         definition, home = ancestor.definition, ancestor.home
         if not isinstance(definition, Class) or home is None:

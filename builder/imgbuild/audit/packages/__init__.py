@@ -1,1 +1,1 @@
-"""The packages that are installed together: wheels, environments, pins, cached facts."""
+"""Reads package sets from wheels, environments and pins, and caches their facts."""

@@ -1,4 +1,4 @@
-"""Extras that a package recommends in the error of a failing import: `ray[serve]`."""
+"""Reads the extras that import errors of a package recommend, such as `ray[serve]`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _QUOTES = {ord(quote): None for quote in "\"'`"}
 class AdvisedExtra(msgspec.Struct, frozen=True, array_like=True):
     """An extra recommended by the message of a failing import of `file`.
 
-    `modules` are the modules whose absence leads to the message; empty if modules of the
-    package itself do.
+    `modules` are the modules whose absence leads to the message. It is empty if they are the
+    package's own.
     """
 
     file: str
@@ -42,7 +42,7 @@ def part_files(files: Iterable[str]) -> list[str]:
 
 
 def read_advised(content: WheelContent, package: str) -> tuple[AdvisedExtra, ...]:
-    """The extras of `package` named by import error handlers that raise again."""
+    """The extras of `package` that handlers of import errors recommend before they raise."""
     sources = content.read(part_files(content.members()))
     return tuple(
         AdvisedExtra(file, line, extra, modules)

@@ -1,4 +1,4 @@
-"""The shared objects and the interpreter of an image's base, from the Debian packages of a lock.
+"""Reads the shared objects and the interpreter of an image's base from Debian packages.
 
 Facts are cached in the store by the sha256 of the Debian package.
 """
@@ -32,7 +32,7 @@ _INTERPRETER = re.compile(r"usr/bin/python3\.\d+")
 
 
 def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) -> list[ElfFacts]:
-    """The libraries of `debs`; `locate` returns their files. IntegrityError for a damaged file.
+    """The libraries of `debs`, whose files `locate` returns; IntegrityError if one is damaged.
 
     A symbolic link counts as a separate library.
     """
@@ -54,7 +54,7 @@ def read_standalone(
 ) -> list[ElfFacts]:
     """The interpreter in `archive`, its libraries and its extension modules.
 
-    Raises the errors of `read_base`.
+    Raises IntegrityError for a damaged file, as `read_base` does.
     """
     stored = store.fact(STANDALONE_FACT, _key(archive))
     facts = unpack(stored, tuple[ElfFacts, ...]) if stored is not None else None

@@ -1,4 +1,4 @@
-"""The members of a wheel, in a file or on a server, read without the rest of it.
+"""Reads single members of a wheel in a file or on a server.
 
 From a server, only the directory of the zip file and the requested members are transferred,
 adjacent ones in one request: the Python code of a 400 MB wheel takes a few megabytes. Every member

@@ -1,8 +1,8 @@
-"""An environment on this machine (`audit --environment`): a venv, a Python, a folder.
+"""Opens an environment on this machine for `audit --environment`: a venv, a Python, a folder.
 
-A virtual environment is read, not run: `pyvenv.cfg` contains its Python version. The interpreter
-runs only if no file contains the version, isolated and without site-packages, to print its version
-and folders.
+A virtual environment is read without running it: `pyvenv.cfg` contains the version of Python. The
+interpreter runs only if no file contains the version. It then prints its version and folders,
+isolated and without site-packages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PROBE = (
 
 
 class InstalledPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A package and its folder `NAME-VERSION.dist-info` (or `.egg-info`).
+    """An installed package with its folder `NAME-VERSION.dist-info` (or `.egg-info`).
 
     `wheel` represents it in a package set; its sha256 is that of `InstalledContent.digest`.
     `tops` are the files and folders of site-packages that belong to it.
@@ -49,8 +49,8 @@ class InstalledPackage(msgspec.Struct, frozen=True, kw_only=True):
 class InstalledEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """The packages of one Python: `python` is "3.12.4", or "3.12" if it was not run.
 
-    `folders` are its site-packages in the order of `sys.path`; for a package in several, the
-    first one counts. `unread` are packages and modules in them that cannot be read.
+    `folders` are its site-packages in the order of `sys.path`. If a package is in several, the
+    first one counts. `unread` are packages and modules in the folders that cannot be read.
     """
 
     python: str
@@ -93,7 +93,7 @@ def active() -> Path:
     program = programs.which("python3") or programs.which("python")
     if program is None:
         message = "no environment is active, and neither .venv nor python3 on PATH exists"
-        raise InputError(message, hint="pass one: --environment .venv")
+        raise InputError(message, hint="pass an environment, such as --environment .venv")
     return Path(program)
 
 
@@ -135,10 +135,10 @@ def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
         program = Path(config.get("home", "/usr/bin"), "python3")
         if not named and root == Path(FOLDER):
             message = (
-                f"{root / CONFIG} includes the packages of {program}, which runs only if this"
-                " folder is passed with --environment"
+                f"{root / CONFIG} includes the packages of {program}, which runs only for an "
+                "environment that is passed with --environment"
             )
-            raise InputError(message, hint=f"if you trust it: --environment {FOLDER}")
+            raise InputError(message, hint=f"if you trust it, pass --environment {FOLDER}")
         beside = _interpreter_place(program)
         folders += beside.folders
     return _Place(version, folders)
@@ -153,7 +153,7 @@ def _interpreter_place(program: Path) -> _Place:
     except (ImgbuildError, OSError, ValueError) as error:
         message = f"--environment: {program} cannot be run as Python: {error}"
         raise InputError(
-            message, hint="pass its site-packages with --environment, and --python"
+            message, hint="pass its site-packages with --environment, and its version with --python"
         ) from error
     there = (Path(folder) for folder in dict.fromkeys(folders))
     return _Place(version, tuple(folder for folder in there if folder.is_dir()))
@@ -171,7 +171,7 @@ def _named(*folders: Path) -> str:
             if match is not None:
                 return match[1]
     message = f"the Python version of {', '.join(map(str, folders))} is unknown"
-    raise InputError(message, hint="pass it with --python, such as --python 3.12")
+    raise InputError(message, hint="pass the version with --python, such as --python 3.12")
 
 
 def _packages(
@@ -200,7 +200,7 @@ def _packages(
 
 
 def _infos(folder: Path) -> Iterator[Path]:
-    """Metadata folders; pip's leftovers, which start with a tilde, are skipped."""
+    """Metadata folders, without the leftovers of pip, whose names start with a tilde."""
     for name in sorted(path.name for path in folder.iterdir()):
         if name.endswith(FOLDERS) and not name.startswith(("~", ".")):
             path = folder / name

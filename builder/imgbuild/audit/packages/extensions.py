@@ -1,9 +1,8 @@
-"""Which Python loads an extension module, by file name.
+"""Determines from the file name which Python loads an extension module.
 
-Of the builds of a module `_C`, `_C.cpython-312-x86_64-linux-gnu.so` is loaded by Python 3.12 only,
-`_C.abi3.so` and `_C.so` by any. A wheel for several Pythons may have builds for some of them only.
-Platforms and free-threaded builds ("cpython-313t") are not distinguished: a wheel is for one
-platform.
+Python 3.12 alone loads `_C.cpython-312-x86_64-linux-gnu.so`, and any Python loads `_C.abi3.so` and
+`_C.so`. A wheel for several Pythons may have builds for some of them only. Platforms and
+free-threaded builds ("cpython-313t") are not distinguished: a wheel is for one platform.
 """
 
 from __future__ import annotations
@@ -39,5 +38,5 @@ def other_builds(files: Iterable[str], modules: Container[str]) -> dict[str, lis
 
 
 def _minor(python: str) -> int:
-    """A key that sorts 3.9 before 3.10."""
+    """A sort key that places 3.9 before 3.10."""
     return int(python.partition(".")[2])

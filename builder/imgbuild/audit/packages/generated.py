@@ -1,4 +1,4 @@
-"""Code that protobuf generated in a wheel, and the version of protobuf."""
+"""Reads the versions of protobuf that generated the code in a wheel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def generated_files(files: Iterable[str]) -> list[str]:
 
 
 def read_generated(content: WheelContent) -> tuple[GeneratedCode, ...]:
-    """The generated files of a wheel; those of protobuf before 5.26 check no version."""
+    """The generated files of a wheel that check a version: those of protobuf 5.26 and newer."""
     sources = content.read(generated_files(content.members()))
     return tuple(
         GeneratedCode(

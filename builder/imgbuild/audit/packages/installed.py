@@ -1,7 +1,7 @@
-"""The files of an installed package, read in place instead of from its wheel.
+"""Reads the files of an installed package in place.
 
-RECORD lists them; for a package without RECORD, as installed by Debian, they are those of its
-top-level modules. An editable installation has only a pointer in site-packages: its modules are
+RECORD lists the files. For a package without RECORD, such as one of Debian, they are the files of
+its top-level modules. An editable installation has only a pointer in site-packages: its modules are
 read from the source folder.
 """
 
@@ -148,7 +148,7 @@ class InstalledContent:
         return tuple(sorted(roots.items()))
 
     def _source_packages(self, folder: Path) -> list[str]:
-        """The packages of a source folder: those in top_level.txt, else all possible ones."""
+        """The packages in top_level.txt of a source folder, else all possible ones."""
         listed = self._info / "top_level.txt"
         if listed.is_file():
             tops = boundary.content(listed).decode(errors="replace").split()
@@ -184,7 +184,7 @@ def pth_folders(path: Path) -> list[Path]:
 
 
 def _mapping(path: Path) -> dict[str, Path]:
-    """Top-level module → folder, as written by setuptools for an editable installation."""
+    """Top-level module → folder, from the finder of an editable installation by setuptools."""
     match = _MAPPING.search(boundary.content(path).decode(errors="replace"))
     try:
         mapping = parse_literal(match[1]) if match is not None else {}

@@ -1,8 +1,8 @@
-"""The facts of wheels, read once on a machine and cached in the store.
+"""Caches the facts of wheels in the store, so each wheel is read once.
 
 The key is the wheel's sha256 and a hash of the reading code. Modules are read on demand and stored
-in one blob for each wheel, to which `save` adds under a lock, so that processes that read the same
-wheel do not lose each other's facts. Facts of remote wheels are stored separately: the sha256 of a
+in one blob for each wheel. `save` adds to it under a lock, so processes that read the same wheel do
+not overwrite each other's facts. Facts of remote wheels are stored separately: the sha256 of a
 local wheel has been checked, but a range of a remote one only against its CRC.
 """
 
@@ -180,7 +180,7 @@ class LibraryWheel:
 
     @cached_property
     def imports(self) -> Mapping[str, tuple[str, ...]]:
-        """Module → the packages, as top-level modules, that import lines of its source name."""
+        """Module → the top-level modules that the import lines of its source name."""
         form = dict[str, tuple[str, ...]]
         stored: Mapping[str, tuple[str, ...]] | None = self._fetch(IMPORTS, form)
         if stored is None and self.published is not None:
@@ -195,7 +195,7 @@ class LibraryWheel:
         return {name: imported for name, imported in stored.items() if name in self.sources}
 
     def names_in_capitals(self, tops: Iterable[str]) -> frozenset[str]:
-        """The names in capitals, such as those of variables, below the modules `tops`."""
+        """The names in capitals, such as environment variables, below the modules `tops`."""
         form = tuple[str, ...]
 
         def _read() -> tuple[str, ...]:
@@ -289,7 +289,7 @@ class LibraryWheel:
         return missing
 
     def learn(self, facts: Mapping[str, ModuleFacts]) -> None:
-        """Add facts of modules; `save` stores them."""
+        """Add facts of modules, which `save` stores."""
         self._found.update(facts)
         self._new.update(facts)
 
@@ -349,7 +349,7 @@ class LibraryWheel:
     # -- facts in the store
 
     def stored_facts(self, whole: Collection[str] = ()) -> PublishedWheelFacts:
-        """The facts to publish; the wheel itself must be available.
+        """The facts to publish, which are read from the wheel.
 
         Modules that cannot be parsed are omitted: another version of Python may parse them.
         Sources are without docstrings and comments, except for files with paths in `whole`.
@@ -374,7 +374,7 @@ class LibraryWheel:
         )
 
     def _read_once(self, kind: str, form: type[T], read: Callable[[], T]) -> T:
-        """A fact with the format of its reader in its type; it may be among the published facts."""
+        """A fact from the published facts or the store, else from `read`; `form` has the format."""
         kinds = (kind,) if self.local else (kind, kind + REMOTE)
         for each in kinds:
             data = self._library.store.fact(each, self.wheel.sha256)
@@ -398,7 +398,7 @@ class LibraryWheel:
 
 
 class Library:
-    """Facts by wheel, and the store that caches them. Closing it saves the facts."""
+    """The facts of all wheels, and the store that caches them. Closing saves the facts."""
 
     def __init__(
         self,
@@ -409,7 +409,7 @@ class Library:
         published: PublishedFacts | None = None,
         ahead: bool = True,
     ) -> None:
-        """`ahead`: whether more modules than required may be read if that is faster."""
+        """With `ahead`, more modules than required are read if that is faster."""
         self.store = store
         self.published = published_facts() if published is None else published
         self.http = http
@@ -421,7 +421,7 @@ class Library:
 
     @contextlib.contextmanager
     def progress(self, title: str, packages: int, reporter: Reporter) -> Iterator[None]:
-        """A progress bar of the packages read in this context, of `packages` in all."""
+        """A progress bar for the packages that are read in this context, `packages` in total."""
         with reporter.progress(title, packages, unit="packages read") as bar:
             self._bar = bar
             try:
@@ -438,7 +438,8 @@ class Library:
     def copied(self) -> Iterator[None]:
         """Use the library in a copy of the process (`system.forked`), and save what it reads.
 
-        Files are opened again, because copies share their positions; nothing is fetched.
+        Files are opened again, because copies of an open file share its position. Nothing is
+        fetched.
         """
         self.http = None
         self.workers = ReaderProcesses(1)
@@ -455,7 +456,7 @@ class Library:
         self.save()
 
     def wheel(self, wheel: Wheel, where: Path | str, omit: Sequence[str] = ()) -> LibraryWheel:
-        """The facts of `wheel`, located at `where` (a file, or a URL).
+        """The facts of `wheel`, which is at `where` (a file or a URL).
 
         Paths below site-packages that match the patterns `omit` are treated as missing.
         """

@@ -1,9 +1,10 @@
-"""Where the dynamic linker finds the libraries and symbols of a package set.
+"""Determines where the dynamic linker finds the libraries and symbols of a package set.
 
 A library is found by the file's own RUNPATH, in the base's folders, or because the process has
 already loaded one with that SONAME: torch loads NVIDIA's libraries, and `import torch` loads its
-own for every extension. So a library counts as found if its package, one that it requires, torch or
-NVIDIA has it anywhere. A copy bundled by auditwheel belongs to its package only.
+own for every extension. A library therefore counts as found if the package itself, a required
+package, torch or a package of NVIDIA has it anywhere. A copy that auditwheel bundled is visible to
+its package only.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class LibraryMap:
     def by_runpath(self, facts: ElfFacts, library: str) -> tuple[str, ElfFacts] | None:
         """The file of a package that `facts` finds as `library` by its RUNPATH.
 
-        A `library` with a slash is a path itself, for which no folder is searched.
+        A `library` with a slash is a path, and no folder is searched.
         """
         folder = posixpath.dirname(installed(facts.file)) or "."
         for path in ("",) if "/" in library else facts.runpath:

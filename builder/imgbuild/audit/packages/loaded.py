@@ -1,4 +1,4 @@
-"""Names of libraries in strings of shared objects that load libraries by name (`dlopen`)."""
+"""Finds the names of libraries that shared objects load by name (`dlopen`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Names = Mapping[str, tuple[str, ...]]
 
 
 def loading_files(elf_facts: Iterable[ElfFacts], sizes: Mapping[str, int]) -> list[ElfFacts]:
-    """The searched shared objects: those that load libraries by name."""
+    """The shared objects that load libraries by name."""
     return [
         facts
         for facts in elf_facts

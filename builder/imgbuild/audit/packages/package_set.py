@@ -1,4 +1,4 @@
-"""A package set: the installed packages, their modules and files, as seen by one Python."""
+"""Provides a package set: the modules and files of installed packages for one Python."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _FOLDERS = re.compile(rb"^\s*__path__\s*\+?=(?!.*extend_path\()|\b__path__\.\w+\
 class PackageSet:
     """Packages that are installed together. It implements `Modules` for `names.lookup`.
 
-    `partial`: packages are omitted deliberately, so that a missing one is unknown.
-    `unread_versions` are installed packages of which only the version is known. `python` is
-    "3.11" or "3.11.4".
+    `partial`: packages are omitted deliberately, so it is unknown whether a missing one is
+    installed. `unread_versions` are installed packages of which only the version is known. `python`
+    is "3.11" or "3.11.4".
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class PackageSet:
 
     @cached_property
     def _owners(self) -> dict[str, str]:
-        """Module → package. If two packages have a module, the first by name."""
+        """Module → package; of several packages with the module, the first by name."""
         owners: dict[str, str] = {}
         for package in self.packages:
             for module in self.modules_of(package):
@@ -275,7 +275,7 @@ class PackageSet:
         return self._injections(module).may_create(name)
 
     def _may_serve(self, name: str, parent: str) -> bool:
-        """Whether the top module above `parent` creates modules with names such as this one."""
+        """Whether the top-level module above `parent` creates modules with names like `name`."""
         top = parent.partition(".")[0]
         facts = self.module(top) if top != parent else None
         registers = isinstance(facts, ModuleFacts) and (facts.registers or facts.aliases)
@@ -306,9 +306,9 @@ class Injections:
                 self._computed = True
 
     def serves(self, name: str) -> bool:
-        """Whether a name has the form of those that the module computes from its own name.
+        """Whether the module may create `name` from its own name and the files that it globs.
 
-        Such as f"{__name__}.models.{model}.{module}_fast", of the files that it globs.
+        An example is f"{__name__}.models.{model}.{module}_fast".
         """
         head, _, last = name.removeprefix(self._module).rpartition(".")
         return self._computed and any(
@@ -358,7 +358,7 @@ def open_package_set(  # noqa: PLR0913 - as PackageSet
     omit: Mapping[str, Sequence[str]] | None = None,
     kind: type[PackageSet] = PackageSet,
 ) -> PackageSet:
-    """The package set of `wheels`, each a `kind`; `locate` returns their paths or URLs.
+    """The package set of `wheels`, whose paths or URLs `locate` returns.
 
     `python` is "3.11", `glibc` "2.36". `partial` and `unread_versions` as in `PackageSet`.
     `omit` maps a package to patterns of paths that are omitted, relative to the prefix.

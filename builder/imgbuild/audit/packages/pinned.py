@@ -1,6 +1,6 @@
-"""Pins without a lock (`audit torch==2.6`): the best wheel of each, read from the index.
+"""Finds the best wheel on the index for pins without a lock (`audit torch==2.6`).
 
-For sets without a lock: a user's requirements, or a pair of packages.
+The pins are a user's requirements, or a pair of packages.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PinList(msgspec.Struct, frozen=True, kw_only=True):
-    """Package → pin, the lines with an unknown version, and the indexes they name."""
+    """Package → pin, the lines with an unknown version, and the indexes in the files."""
 
     pins: dict[str, Pin]
     unread: tuple[Unread, ...] = ()
@@ -51,7 +51,7 @@ class PinList(msgspec.Struct, frozen=True, kw_only=True):
 class Picked(msgspec.Struct, frozen=True, kw_only=True):
     """The wheels of a set, their URLs, and the packages without a wheel for the machine.
 
-    `public`: pins with a local version (`2.10.0+cu130`) for which the public version is read.
+    `public` are pins with a local version (`2.10.0+cu130`) whose public version is read instead.
     """
 
     wheels: tuple[Wheel, ...]
@@ -70,9 +70,9 @@ def pick(
 ) -> Picked:
     """The best wheel of each pin, sorted by package; FetchFailed for an index error.
 
-    A wheel for a newer glibc is used if there is no other; the audit reports it. `builds`
-    returns additional indexes that may have the builds of a local version ("cu130"); one that
-    does not respond is skipped.
+    If all wheels need a newer glibc, one of them is used, and the audit reports it. `builds`
+    returns additional indexes that may have the builds of a local version ("cu130"); one that does
+    not respond is skipped.
     """
     wheels: list[Wheel] = []
     urls: dict[Sha256, str] = {}

@@ -1,4 +1,4 @@
-"""Protocols of the parts of a package set that checks use, so that tests can pass small ones.
+"""Defines protocols for package sets, so that tests can pass small ones to checks.
 
 `package_set.PackageSet` and `view.View` implement all of them.
 """

@@ -1,11 +1,10 @@
-"""Facts about published wheels and Debian packages, from a file bundled with imgbuild.
+"""Decodes the facts about published wheels and Debian packages that imgbuild bundles.
 
-Each package has one entry for all of its wheels, since most of their files, modules and symbols are
-the same in several. `PublishedPackageFacts` is that form, `PublishedWheelFacts` the facts about one
-wheel.
+Each package has one entry, `PublishedPackageFacts`, for all of its wheels, because most of their
+files, modules and symbols are equal. `PublishedWheelFacts` are the facts about one wheel.
 
 Facts that the file omits are read from the wheel: modules, sources and mentions of words that no
-audit of a published target requests. Exported symbols are stored as 40 bits of their hashes: with a
+audit of a published target needs. Exported symbols are stored as 40 bits of their hashes: with a
 million symbols, the probability that a missing one counts as defined is one in a million.
 """
 
@@ -63,8 +62,8 @@ class FileList(msgspec.Struct, frozen=True, array_like=True):
 class InstalledDifference(msgspec.Struct, frozen=True, array_like=True):
     """How the files that a wheel installs differ from its members.
 
-    They are installed with one of the arguments `keys`; `added` are path (as in RECORD), CRC
-    and size of files that are not members, `absent` members that are not installed unchanged.
+    It applies to installations with one of the arguments `keys`. `added` has path (as in RECORD),
+    CRC and size of files that are not members. `absent` are members that are omitted or changed.
     """
 
     keys: tuple[str, ...]
@@ -75,8 +74,8 @@ class InstalledDifference(msgspec.Struct, frozen=True, array_like=True):
 class ElfLists(msgspec.Struct, frozen=True, array_like=True):
     """Shared objects of several files; symbols refer to objects by number.
 
-    `files` has for each file its objects, without symbols; None if they were not read.
-    `undefined` are names, `defined` sorted hashes of `SYMBOL_BITS`, as differences, in byte
+    `files` has for each file its objects, without symbols; None if they were not read. `undefined`
+    are names. `defined` are sorted hashes of `SYMBOL_BITS` bits, stored as differences in byte
     planes.
     """
 
@@ -88,10 +87,10 @@ class ElfLists(msgspec.Struct, frozen=True, array_like=True):
 class PublishedPackageFacts(msgspec.Struct, frozen=True, array_like=True):
     """The facts about all published wheels of one package; wheels are referred to by number.
 
-    `modules` are module, facts with relative lines (see `relative_lines`) and wheels; `members`
-    path, content and wheels; `imports` module, the packages in its import lines, and wheels;
-    `mentions` "PARENT WORD", the modules below the parent whose source contains the word, and
-    wheels.
+    Each item of the following lists ends with the wheels to which it applies. `modules`: module,
+    and facts with relative lines (see `relative_lines`). `members`: path and content. `imports`:
+    module, and the packages in its import lines. `mentions`: "PARENT WORD", and the modules below
+    the parent whose source contains the word.
     """
 
     wheels: tuple[Sha256, ...]
@@ -177,9 +176,9 @@ class PublishedFacts:
         return self._debs.get(sha256)
 
     def names(self, key: Sha256) -> frozenset[str] | None:
-        """The names that the audit of a package set looks up, by `queried.key_of`; None if unknown.
+        """The names that the audit of the set `key` (`queried.key_of`) looks up; None if unknown.
 
-        The audit of a set in the file has no errors.
+        The audit of a set in the facts file has no errors.
         """
         if self._names is None:
             data = self._file.entry(NAMES)
@@ -365,7 +364,7 @@ def absolute_lines(module: msgspec.Raw) -> ModuleFacts:
 
 
 def _lists(facts: dict[str, Any]) -> Iterator[tuple[list[list[Any]], int]]:
-    """The lists of a module's facts whose items have lines, and the position of the lines."""
+    """The lists of a module's facts whose items have a line, and its position in the items."""
     for name, place in _LINES.items():
         yield facts.get(name, []), place
     for definition in facts.get("classes", []):
@@ -392,7 +391,7 @@ def _by_numbers(items: Mapping[K, Sequence[int]]) -> Iterator[tuple[Numbers, lis
 
 
 def _planes(symbols: Sequence[int]) -> bytes:
-    """Sorted numbers as differences: all first octets, all second ones, …; 4 of 5 compress."""
+    """Encode sorted numbers as differences: all first octets, then all second ones, and so on."""
     before = itertools.chain((0,), symbols)
     octets = b"".join(
         (symbol - last).to_bytes(_OCTETS, "little")

@@ -1,8 +1,8 @@
-"""The names that the audit of a published package set looks up, as a fact about that set.
+"""Records the names that the audit of a published package set looks up.
 
-The audit is a function of the packages and modules that it looks up. If the added packages have
-none of these names, all lookups have the same results as before: the audit of the published
-packages has the same result, and only the code that the added packages run is new.
+The audit depends only on the packages and modules that it looks up. If added packages have none of
+these names, the audit of the published packages has the same result as before, and only the code
+that the added packages run is new.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def entry_points() -> Sha256:
 
 
 def key_of(wheels: Collection[Wheel], python: str, arch: str, glibc: str) -> Sha256:
-    """The key of a package set: its files, the machine, and the entry points of the audit."""
+    """The key of a package set, from its files, the machine and the entry points of the audit."""
     hashes = sorted(wheel.sha256 for wheel in wheels)
     return sha256(codec.compact([python, arch, glibc, entry_points(), hashes]))
 

@@ -1,6 +1,6 @@
 """Reads a wheel into facts: its index, its modules, its shared objects.
 
-`ReaderProcesses` read the modules of local wheels if the number of modules justifies it.
+`ReaderProcesses` read the modules of local wheels in parallel if there are many.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def open_content(where: Path | str, label: str, http: Ranges | None = None) -> W
         return LocalContent(where, label)
     if http is None:
         message = f"{label} is not in the cache, and downloads are disabled"
-        raise FetchFailed(message, hint="run without --offline, or fetch it first")
+        raise FetchFailed(
+            message, hint="run the command without --offline, or fetch the wheel first"
+        )
     return RemoteContent(where, label, http)
 
 
@@ -149,7 +151,7 @@ def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, M
 def read_elf_facts(content: WheelContent) -> tuple[ElfFacts, ...]:
     """All shared objects and programs of a wheel, in the order of their paths.
 
-    For an installed package without GPU code, which would require reading all of their bytes.
+    GPU code of installed packages is omitted, because finding it requires reading all bytes.
     """
     from imgbuild.audit.binaries.elf import read_elf, read_elf_file
 
@@ -169,8 +171,8 @@ def read_elf_facts(content: WheelContent) -> tuple[ElfFacts, ...]:
 def find_modules(files: Iterable[str]) -> dict[str, str]:
     """The modules that Python can import from a wheel with these files, with their files.
 
-    As in Python, a package precedes an extension module of the same name, and that a source
-    file.
+    As in Python, a package precedes an extension module of the same name, and an extension module a
+    source file.
     """
     modules: dict[str, str] = {}
     for file in files:

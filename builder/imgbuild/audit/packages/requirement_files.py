@@ -1,7 +1,7 @@
-"""Requirements files (`-r`, `-c`) as one set of pins, with pip's semantics.
+"""Reads requirements files (`-r`, `-c`) as one set of pins, with pip's semantics.
 
-Files that they include with -r and -c are read. Lines about one package are compared: a package has
-one pin, and all other lines about it must allow this version.
+Included files (-r and -c) are read. A package has one pin, and all other lines about the package
+must allow this version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Python code of an sdist, as a wheel that the audit can read.
+"""Writes the Python code of an sdist as a wheel that the audit can read.
 
 Nothing is built or run: files that a build would add are missing from the wheel.
 """
@@ -33,7 +33,8 @@ def code_wheel(
 ) -> tuple[Wheel, Path]:
     """The wheel of an sdist with this hash, cached if it was written before.
 
-    `sdist` returns the path of the archive if it is needed. IntegrityError if it is not readable.
+    `sdist` returns the path of the archive; it is called only if needed. Raises IntegrityError if
+    the archive is not readable.
     """
     digest = (store.fact(FACT, sdist_hash) or b"").decode()
     path = store.file(digest) if digest else None

@@ -1,4 +1,4 @@
-"""Source without docstrings and comments, same line numbers (separate: one transformation)."""
+"""Removes docstrings and comments from source, and keeps line numbers."""
 
 from __future__ import annotations
 

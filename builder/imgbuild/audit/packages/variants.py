@@ -1,8 +1,8 @@
-"""Variants: one library built for several CUDA families, of which the wheel loads one.
+"""Finds variants: builds of one library for several CUDA families, of which one is loaded.
 
 Variants for a CUDA family other than that of the package set are skipped if a variant for the set's
-family is next to them. If a wheel has none for the family, none is skipped, as one of them would be
-loaded.
+family is next to them. If a wheel has no variant for the family, none is skipped, because one of
+them would be loaded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def runtimes(facts: ElfFacts) -> frozenset[str]:
 
 
 def family(elf_facts: Iterable[tuple[str, ElfFacts]]) -> str:
-    """The CUDA family of a package set, which is torch's: "13"; "" if unknown."""
+    """The CUDA family of a package set, such as "13", which is torch's; "" if unknown."""
     majors: set[str] = set()
     for owner, facts in elf_facts:
         if owner == "torch" and not is_private(facts.file):
