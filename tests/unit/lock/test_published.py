@@ -400,7 +400,9 @@ def test_other_published_target_is_refused(tmp_path: Path) -> None:
 def test_missing_published_copy_is_refused(file: str, tmp_path: Path) -> None:
     path = extended.repository(tmp_path)
     (tmp_path / "published/small" / file).unlink()
-    with pytest.raises(InputError, match=f"{file}: no such file, but matrix.yaml extends small"):
+    with pytest.raises(
+        InputError, match=f"{file}: no such file, although matrix.yaml extends small"
+    ):
         published.load(path)
 
 

@@ -199,7 +199,7 @@ def test_invalid_types_and_entries_are_reported_together():
         ("constraints[0].needs", "  - {package: a, versions: ==1, needs: [b]}"),
         ("constraints[1].versions", "  - {package: a, versions: '>>1', needs: b<1}"),
     ]
-    assert "restore it from git" in str(caught.value.hint)
+    assert "restore the file from git" in str(caught.value.hint)
 
 
 def test_concurrent_processes_lose_no_constraints(tmp_path):

@@ -79,7 +79,9 @@ def test_missing_name_is_refused(matrix: Matrix) -> None:
     with pytest.raises(NothingSelected, match="no target was selected") as caught:
         chosen(matrix)
     listed = ", ".join(matrix.targets)
-    assert caught.value.hint == f"specify one ({listed}), or pass --all; `imgbuild list` shows them"
+    assert caught.value.hint == (
+        f"specify a target ({listed}), or pass --all; `imgbuild list` shows all targets"
+    )
 
 
 def test_single_target_needs_no_name(matrix: Matrix) -> None:
