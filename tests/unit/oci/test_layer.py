@@ -235,7 +235,7 @@ def test_deflate_stream_of_wrong_length_is_refused(tmp_path: Path, more: int, me
     data = text(50_000)
     good = placed(tmp_path, data, deflate=True)
     wrong = Slice(path=good.path, offset=6, length=good.length + more, deflated=True, crc=good.crc)
-    with pytest.raises(IntegrityError, match=f"d/name: its deflate stream {message}"):
+    with pytest.raises(IntegrityError, match=f"d/name: the deflate stream {message}"):
         write_layer([member("d/name", wrong, len(data))], None)
 
 

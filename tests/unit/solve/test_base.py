@@ -79,7 +79,7 @@ def test_paths_removed_by_upper_layer_are_absent(tmp_path, hidden):
 def test_invalid_account_files_are_refused(tmp_path, members, text):
     with pytest.raises(InputError, match=text) as caught:
         bases.accounts(IMAGE, read(tmp_path, members))
-    assert "choose a base with the file" in str(caught.value.hint)
+    assert "choose a base with this file" in str(caught.value.hint)
 
 
 @each_row(
@@ -99,18 +99,18 @@ def test_valid_base_pythons_are_accepted(tmp_path, members):
 @each_row(
     ("members", "text", "hint"),
     [
-        ({}, "/usr/bin/python3 does not exist", "it has no python3.N"),
-        ({"usr/bin/python3": "gone"}, "/usr/bin/python3 does not exist", "it has no python3.N"),
-        ({"usr/bin/python3": "python3"}, "does not exist", "it has no python3.N"),
+        ({}, "/usr/bin/python3 does not exist", "the image has no python3.N"),
+        ({"usr/bin/python3": "gone"}, "/usr/bin/python3 does not exist", "the image has no python3.N"),
+        ({"usr/bin/python3": "python3"}, "does not exist", "the image has no python3.N"),
         (
             {"usr/local/bin/python3.12": b""},
             "/usr/bin/python3 does not exist",
-            "it has /usr/local/bin/python3.12; set",
+            "the image has /usr/local/bin/python3.12; set",
         ),
         (
             {"usr/bin/python3": "python3.13", "usr/bin/python3.13": b""},
             "is /usr/bin/python3.13, not Python 3.11",
-            "it has /usr/bin/python3.13; set",
+            "the image has /usr/bin/python3.13; set",
         ),
     ],
 )

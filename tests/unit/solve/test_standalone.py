@@ -81,7 +81,7 @@ def test_unavailable_or_unusable_archive_is_refused(site, context):
     other = Context(Store.open(context.store.root / "third"), Http(attempts=1))
     with pytest.raises(FetchFailed, match="404") as caught:
         standalone.resolve(source(site), X86, other)
-    assert "copy of the archive on another server under `archives`" in str(caught.value.hint)
+    assert "copy of the archive on another server to `archives`" in str(caught.value.hint)
 
 
 def test_cached_archive_needs_no_server(site, context):

@@ -64,7 +64,7 @@ def test_link_at_any_depth_is_an_error(tmp_path, part, change):
     ):
         change(opened)
     assert str(folder / part) in caught.value.message
-    assert "remove it" in (caught.value.hint or "")
+    assert "remove the link" in (caught.value.hint or "")
     assert state(elsewhere) == before
     assert (folder / part).is_symlink()
 

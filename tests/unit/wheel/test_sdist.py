@@ -114,10 +114,10 @@ BAD = {
     "long name": (packed(entry(f"{TOP}/{'n' * 256}")), "a name of over 255 bytes"),
     "deep": (packed(entry(f"{TOP}/{'d/' * 100}x")), "more than 100 folders"),
     "twice": (packed(entry(f"{TOP}/x"), entry(f"{TOP}/./x")), "twice"),
-    "through a file": (packed(entry(f"{TOP}/x"), entry(f"{TOP}/x/y")), "that of a file"),
+    "through a file": (packed(entry(f"{TOP}/x"), entry(f"{TOP}/x/y")), "the name of a file"),
     "file over a folder": (packed(entry(f"{TOP}/x/y"), entry(f"{TOP}/x")), "twice"),
     "folder over a file": (
-        packed(entry(f"{TOP}/x"), entry(f"{TOP}/x", tarfile.DIRTYPE)), "that of a file",
+        packed(entry(f"{TOP}/x"), entry(f"{TOP}/x", tarfile.DIRTYPE)), "the name of a file",
     ),
     "two tops": (packed(entry(f"{TOP}/x"), entry("other/x")), f"'other/x' is not in '{TOP}'"),
     "file at the top": (packed(entry("setup.py")), "one top-level folder"),
