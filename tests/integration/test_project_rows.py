@@ -228,7 +228,7 @@ def test_changed_requirement_but_not_comment_makes_lock_stale(
     assert project.run("lock", "--check", ROW).returncode == 0
     path.write_text("gadget\nanother\n")
     messages = project.run("lock", "--check", ROW, status=5).stderr
-    assert "the project requires another now" in messages
+    assert "the project now requires another" in messages
 
 
 def test_excluded_package_is_reported_with_requiring_packages(

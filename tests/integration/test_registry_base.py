@@ -366,7 +366,7 @@ class TestRefusals:
     )
     def test_base_with_other_python_is_refused(self, project, pushed, changes, words):
         project.write(sample_project.registry_base(pushed.oci, **changes))
-        self.refuse(project, 2, pushed.oci, "the image has /usr/bin/python3.11", "interpreter", *words)
+        self.refuse(project, 2, pushed.oci, "image has /usr/bin/python3.11", "interpreter", *words)
 
     def write_layers(self, project, members):
         layer = images.layer(project.folder.parent / "b", members)

@@ -1,4 +1,4 @@
-"""Defines the sources of inputs and published layers, and their order.
+"""Defines the sources of inputs and published layers, and their order (separate: one policy).
 
 The sources of a lock's inputs are the user's files, the mirror, indexes and Debian archives, the
 base image's registry, and builds of sdists. The sources of a published target's layers are its

@@ -1,4 +1,4 @@
-"""Adapts `_sysconfigdata_*.py` of a standalone build to its folder in images.
+"""Adapts `_sysconfigdata_*.py` of a standalone build to images (separate: a file format).
 
 The module assigns a dictionary to `build_time_vars`. Its values contain the folder and the
 compilers of the build, which an image does not have. Sources: Lib/sysconfig of CPython, and

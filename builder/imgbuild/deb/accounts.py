@@ -1,7 +1,7 @@
-"""Creates the users and groups of the base: /etc/passwd, group, shadow and gshadow.
+"""Creates the users and groups of the base in /etc (separate: file formats).
 
-The sources are base-passwd's master files, the groups that packages add, and the image's user. No
-account has a password.
+The files are passwd, group, shadow and gshadow. The sources are base-passwd's master files, the
+groups that packages add, and the image's user. No account has a password.
 """
 
 from __future__ import annotations

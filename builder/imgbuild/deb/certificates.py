@@ -1,4 +1,4 @@
-"""Creates the CA certificates of the base: the bundle and OpenSSL's hash links.
+"""Creates the bundle and the hash links of the base's CA certificates (separate: a file format).
 
 `etc/ssl/certs` and `etc/ca-certificates.conf` are made from `usr/share/ca-certificates`, like
 `update-ca-certificates` and `openssl rehash` do.

@@ -1,4 +1,4 @@
-"""Resolves dependencies of Debian packages.
+"""Resolves dependencies of Debian packages (separate: a pure function).
 
 The result is sorted by name and depends only on the inputs. Recommends are not followed.
 """

@@ -1,4 +1,4 @@
-"""Writes dpkg's database: status, info, triggers, diversions, alternatives.
+"""Writes dpkg's database of installed packages (separate: a file format).
 
 `var/lib/dpkg` has the files that dpkg would write: status, info/*, triggers, diversions and
 alternatives. The database is complete instead of entries in status.d: scanners read both, but

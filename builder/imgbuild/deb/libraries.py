@@ -1,4 +1,4 @@
-"""Creates `/etc/ld.so.cache`, byte for byte as `ldconfig` writes it.
+"""Creates `/etc/ld.so.cache`, byte for byte as `ldconfig` writes it (separate: a file format).
 
 Missing links from SONAMEs are also created. Layout and order are as in glibc 2.33 and later
 (elf/cache.c). The dynamic linker uses binary search, so a wrong order would hide libraries.

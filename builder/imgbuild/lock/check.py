@@ -1,4 +1,4 @@
-"""Validates a lock's values beyond their types: paths, labels, users.
+"""Validates a lock's values beyond their types: paths, labels, users (separate: only checks).
 
 A lock may be untrusted, and its strings are used in scripts, mounts and the user's matrix.
 """

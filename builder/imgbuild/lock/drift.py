@@ -1,4 +1,4 @@
-"""Describes differences between the matrix and a lock, one line per key."""
+"""Describes differences of matrix and lock, one line per key (separate: only messages)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distributes wheels over layers, which targets can share."""
+"""Distributes wheels over layers, which targets can share (separate: a rule)."""
 
 from __future__ import annotations
 

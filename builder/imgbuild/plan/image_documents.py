@@ -1,4 +1,4 @@
-"""Makes the image configuration of a plan: labels, ENV, user, history.
+"""Makes the image configuration of a plan: labels, ENV, user, history (separate: a format of OCI).
 
 The configuration depends only on the plan: it contains no tool versions, host names or times.
 """

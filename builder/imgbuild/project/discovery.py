@@ -1,4 +1,4 @@
-"""Selects the files to read if several files of a project declare requirements."""
+"""Selects the files to read if several declare requirements (separate: the policy)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the versions of Python, torch and CUDA from the tag of an image."""
+"""Reads versions of Python, torch and CUDA from image tags (separate: a table of images)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Determines which installer a command line calls, and its arguments."""
+"""Finds the installer that a command line calls (separate: a table of programs)."""
 
 from __future__ import annotations
 

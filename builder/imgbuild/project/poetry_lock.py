@@ -1,4 +1,4 @@
-"""Reads the locked requirements of groups and extras from a poetry.lock."""
+"""Reads locked requirements of groups and extras from a poetry.lock (separate: a file format)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads setup.py without running it.
+"""Reads setup.py without running it (separate: an evaluator of literals and lists).
 
 A small interpreter evaluates assignments of literals and lists. Other values are None: only the
 build backend can compute them.

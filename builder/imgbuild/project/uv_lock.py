@@ -1,4 +1,4 @@
-"""Reads locked requirements from a uv.lock, with `uv export` or from its tables.
+"""Reads a uv.lock with `uv export`, or directly (separate: a file format).
 
 uv runs in a separate folder with only the project's pyproject.toml files and its lock: offline,
 without configuration, variables and builds.

@@ -1,4 +1,4 @@
-"""Determines the default `as_of` of a request, the cut-off date of uploads.
+"""Determines the default `as_of` of a request, the cut-off date of uploads (separate: one rule).
 
 Packages that work together are released at about the same time. A solver that may use files of
 later years finds package sets that nobody has tried.

@@ -1,4 +1,4 @@
-"""Explains why a resolution contains each package in its version."""
+"""Explains why a resolution contains each package in its version (separate: only explanations)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches for a package set for `resolve`: tries versions until the audit has no errors.
+"""Tries versions for `resolve` until an audit has no errors (separate: an algorithm).
 
 Ranges of extras are kept, and newer versions are tried first, as long as there is a solution.
 """

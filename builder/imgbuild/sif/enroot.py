@@ -1,7 +1,7 @@
-"""Creates the files that enroot and pyxis read in a squashfs: environment, fstab, rc.
+"""Creates the files that enroot and pyxis read in a squashfs (separate: a format).
 
-They match the files of `enroot import`, which `enroot create` requires. Unlike with `enroot
-import`, files keep their owners.
+The files are environment, fstab and rc. They match the files of `enroot import`, which `enroot
+create` requires. Unlike with `enroot import`, files keep their owners.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Flattens layers to one tar, with whiteouts and hard links applied.
+"""Flattens layers to one tar, with whiteouts and hard links applied (separate: an algorithm).
 
 The tar has each path once: first folders, links and devices, then files in the order of the layers.
 No file is written, and each path takes a few hundred bytes of memory.

@@ -1,4 +1,4 @@
-"""Lists a layer's members without inflating their contents.
+"""Lists a layer's members without inflating their contents (separate: an algorithm).
 
 In imgbuild's layers, each larger file is a gzip member (`oci.layer`). The end of a member can be
 located without inflating it: the trailer has the size of the file, and an uncompressed member

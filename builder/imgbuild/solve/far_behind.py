@@ -1,4 +1,4 @@
-"""Detects versions that are far older than a project intends.
+"""Detects versions that are far older than a project intends (separate: one rule).
 
 The resolver falls back to old versions without an error. `vllm<=0.6.3` means 0.6.3, but if no
 recent version is installable, uv selects 0.2.2. It is a year older, and has fewer requirements.

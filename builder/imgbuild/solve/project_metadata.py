@@ -1,4 +1,4 @@
-"""Gets metadata that only the build backend of a project provides.
+"""Gets metadata that only the build backend of a project provides (separate: runs project code).
 
 The folder is packed like an sdist. The backend's hook runs in the sandbox (`sdist_wheel`) with the
 build requirements of the folder's pyproject.toml. Failing backends are reported.

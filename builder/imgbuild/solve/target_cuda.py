@@ -1,4 +1,4 @@
-"""Determines the constraints for the CUDA release of a target, and checks the chosen packages."""
+"""Finds constraints for a target's CUDA release, and checks chosen packages (separate: size)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generates scripts in `bin/`: entry points of console_scripts, and shebangs."""
+"""Generates scripts in `bin/`: entry points and shebangs (separate: a file format)."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_target_without_lock_suggests_a_locked_one(imgbuild: Command, verb: str)
     done = imgbuild(verb, "cu124-flashinfer", "--json")
     assert done.status == 5
     hint = json.loads(done.stdout)["hint"]
-    assert "the locked target with the most similar name is cu1" in hint
+    assert "use the locked target with the most similar name, cu1" in hint
     assert "imgbuild lock" not in hint
 
 

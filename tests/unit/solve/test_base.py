@@ -99,9 +99,9 @@ def test_valid_base_pythons_are_accepted(tmp_path, members):
 @each_row(
     ("members", "text", "hint"),
     [
-        ({}, "/usr/bin/python3 does not exist", "the image has no python3.N"),
-        ({"usr/bin/python3": "gone"}, "/usr/bin/python3 does not exist", "the image has no python3.N"),
-        ({"usr/bin/python3": "python3"}, "does not exist", "the image has no python3.N"),
+        ({}, "/usr/bin/python3 does not exist", "has no python3.N"),
+        ({"usr/bin/python3": "gone"}, "/usr/bin/python3 does not exist", "has no python3.N"),
+        ({"usr/bin/python3": "python3"}, "does not exist", "has no python3.N"),
         (
             {"usr/local/bin/python3.12": b""},
             "/usr/bin/python3 does not exist",

@@ -33,7 +33,7 @@ def test_reasons_of_conflict_are_its_lines():
     [
         AuditFailed("the audit found 1 error:\n  x86_64: no name f"),
         FilesDisagree("packages disagree about files:\n  a, b: bin/x"),
-        NoSolution("its packages are incompatible, and no other", reasons=("no name f",)),
+        NoSolution("the packages are incompatible, and no other", reasons=("no name f",)),
     ],
 )
 def test_refusals_by_an_audit_are_marked(error):

@@ -1,4 +1,4 @@
-"""Finds GPU code in libraries: fat binaries and cubins, by their magic numbers."""
+"""Finds GPU code in libraries, fat binaries and cubins, by magic number (separate: a format)."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
 
 
 def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[str]]]]:
-    """Packages with such modules. The check `metadata` reports incompatible wheels."""
+    """Packages with such modules, without incompatible wheels, which another check reports."""
     for package in package_set.packages:
         wheel = package_set.wheels[package].wheel.file
         if not wheel.endswith(".whl") or package_set.tags.fits(wheel):

@@ -1,4 +1,4 @@
-"""Finds code that raises at import in this package set, by evaluating it.
+"""Finds code that raises at import in this package set (separate: evaluates code).
 
 Statements, calls and decorators are evaluated with their actual arguments. A refusal is reported
 only if every path through the code ends in an exception that the package raises itself.

@@ -1,4 +1,4 @@
-"""Checks the versions of other packages that a package declares in files.
+"""Checks the versions of other packages that a package declares in files (separate: file formats).
 
 The files are tables of requirements that a package checks at import (transformers and similar
 packages), the torch that compiled operators were built for (cpp_lib.json of xformers, the local

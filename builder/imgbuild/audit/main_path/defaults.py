@@ -1,4 +1,4 @@
-"""Finds the code that an entry point runs with its default configuration.
+"""Finds the code that an entry point runs by default (separate: follows statements in order).
 
 The statements of a function are followed in order. The configuration is from the Hydra program, or
 has the defaults of the dataclass that annotates a parameter. Conditions on it are evaluated; if one

@@ -1,4 +1,4 @@
-"""Evaluates statements: if, for, try, with, return."""
+"""Evaluates statements: if, for, try, with, return (separate: one level of the interpreter)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluates objects: construction, attributes, methods.
+"""Evaluates objects: construction, attributes, methods (separate: one level of the interpreter).
 
 A class is followed if all of its bases can be read, its metaclass is known, and all of its
 decorators are in `_KEPT`.

@@ -1,4 +1,4 @@
-"""Evaluates operators and comparisons of known values, with bounded results."""
+"""Evaluates operators and comparisons of values, with bounds (separate: pure functions)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Removes docstrings and comments from source, and keeps line numbers."""
+"""Removes docstrings and comments from source, not lines (separate: one transformation)."""
 
 from __future__ import annotations
 
