@@ -299,7 +299,7 @@ def test_tools_have_a_help_text():
     assert [path for path, length in lengths.items() if length <= 100] == []
 
 
-def test_tools_can_be_started():
+def test_tools_can_be_run():
     silent = [
         p
         for p in tracked("lab", "tools")

@@ -207,7 +207,7 @@ def user(
     return User(machine, machine.home, digest).elsewhere("work")
 
 
-def test_wheel_has_data_files_without_derived_ones(wheel: Path) -> None:
+def test_wheel_excludes_derived_data_files(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         names = [
             name.removeprefix(CATALOGUE) for name in opened.namelist() if name.startswith(CATALOGUE)

@@ -75,7 +75,7 @@ def test_skopeo_reads_image_archives(single_arch, tmp_path, form):
     assert tuple(config["rootfs"]["diff_ids"]) == diff_ids
 
 
-def test_umoci_unpacks_same_tree(single_arch, tmp_path):
+def test_umoci_unpacks_the_same_tree(single_arch, tmp_path):
     needs.root()
     umoci = needs.tool("umoci")
     process.run([umoci, "unpack", "--image", f"{single_arch}:tiny", str(tmp_path / "bundle")])

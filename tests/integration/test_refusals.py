@@ -119,7 +119,7 @@ def test_python_3_8_with_grpo_is_refused(refuse: Refuse) -> None:
     assert refusal.nearest[0].startswith("Python 3.11, of the base debian-12, with trl ")
 
 
-def test_flashinfer_of_torch_2_6_with_torch_2_7_is_refused(refuse: Refuse) -> None:
+def test_flashinfer_for_torch_2_6_with_torch_2_7_is_refused(refuse: Refuse) -> None:
     index = "flashinfer-python=flashinfer"
     wheel = "flashinfer-python==0.2.5+cu124torch2.6"
     refusal = refuse("torch==2.7.0", wheel, index=index, cuda="12.6")

@@ -197,7 +197,7 @@ def _signature(client: Client, sample: Sample, digest: str) -> str:
     raise AssertionError("it is not signed")
 
 
-def test_flipped_byte_on_registry_disk_is_refused(sample):
+def test_flipped_byte_on_disk_of_registry_is_refused(sample):
     for what, (digest, check) in _stored(sample).items():
         path = sample.file(digest)
         whole = path.read_bytes()

@@ -68,7 +68,7 @@ def test_stored_layer_matches_record(store, tmp_path):
     }
 
 
-def test_trusted_record_yields_same_blob(store, tmp_path):
+def test_trusted_record_yields_the_same_blob(store, tmp_path):
     item = wheels_layer(store, tmp_path, "alpha")
     assembled_layer = make(store, item, keep=False)
     assert store.blob(assembled_layer.record.digest) is None

@@ -55,7 +55,7 @@ def test_target_without_started_publish_job_is_unfinished(sample, tmp_path):
     assert report.verdict(tmp_path, target_jobs, published=True).outcome == "published"
 
 
-def test_report_formats_as_table_markdown_and_issue(sample, tmp_path):
+def test_report_is_printed_as_table_markdown_and_issue(sample, tmp_path):
     target_jobs = of(sample)
     [image] = target_jobs.image
     ended(tmp_path, image, "check")

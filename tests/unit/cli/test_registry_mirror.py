@@ -37,7 +37,7 @@ def registry() -> Iterator[Registry]:
         yield server
 
 
-def test_use_writes_project_setting(sample, command):
+def test_use_command_writes_the_project_setting(sample, command):
     answer = command("registry", "mirror", "use", PLACE)
     assert answer.status == 0
     assert answer.stdout.strip() == str(sample.folder / "mirror.json")

@@ -37,7 +37,7 @@ def test_lock_with_debian_python_has_no_additional_key():
     assert '"python": {' not in text
 
 
-def test_interpreter_is_from_archive():
+def test_interpreter_comes_from_the_archive():
     lock = standalone_matrix.lock()
     assert lock.base.interpreter == "/opt/python/bin/python3.12"
     assert lock.base.standalone == ARCHIVES

@@ -258,7 +258,7 @@ def test_invalid_redirect_urls_are_refused(registry, place):
         client().has(registry.repository("me/x"), BLOB.digest)
 
 
-def test_netrc_credentials_are_sent_only_after_challenge(tmp_path, monkeypatch):
+def test_netrc_credentials_are_sent_only_after_a_challenge(tmp_path, monkeypatch):
     lines = "machine localhost login me password victims-word\n"
     (tmp_path / "netrc").write_text(lines)
     (tmp_path / "netrc").chmod(0o600)

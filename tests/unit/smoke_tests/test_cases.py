@@ -115,7 +115,7 @@ def test_sglang_requests_match_version(names, present, absent, monkeypatch):
     assert not any(absent in name for name in options)
 
 
-def test_given_model_is_compared_by_mean_with_smaller_steps(monkeypatch):
+def test_user_model_is_compared_by_mean_with_smaller_steps(monkeypatch):
     grpo = script("gpu_grpo", monkeypatch)
     monkeypatch.delenv("SMOKE_MODEL", raising=False)
     assert grpo.kind() == "tiny"

@@ -205,7 +205,7 @@ def placed(source: Path, name: str = "blob") -> Path:
     return out / name
 
 
-def test_file_of_user_is_linked(source):
+def test_file_owned_by_the_user_is_linked(source):
     assert placed(source).samefile(source)
 
 
