@@ -165,9 +165,7 @@ def test_the_table_fits_80_columns(imgbuild: Command, index: LocalIndex) -> None
     assert max(map(len, _project_report.table([widest]))) <= 80
 
 
-def test_all_impossible_requirements_are_listed_together(
-    imgbuild: Command, index: LocalIndex
-) -> None:
+def test_all_impossible_requirements_are_listed(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("peft", "0.15.0")
     index.wheel("old", "1.0", tag=folder_index.OLD_PYTHON)
     index.add("nat", "nat-1.0.tar.gz", sdist_bytes("nat", "1.0", {"setup.py": b"ext_modules"}))
@@ -257,9 +255,7 @@ def test_pure_python_sdist_is_built(imgbuild: Command, index: LocalIndex) -> Non
     assert reason == "scorer 1.0 is published only as an sdist of Python code"
 
 
-def test_pure_python_sdist_required_by_an_added_package_is_built(
-    imgbuild: Command, index: LocalIndex
-) -> None:
+def test_pure_python_sdist_of_a_dependency_is_built(imgbuild: Command, index: LocalIndex) -> None:
     def source(name: str, files: dict[str, bytes]) -> None:
         index.add(name, f"{name}-1.0.tar.gz", sdist_bytes(name, "1.0", files))
 
@@ -292,7 +288,7 @@ def test_target_without_a_compatible_version_of_an_addition_is_not_extended(
     assert "-> >=5 (painter 2.1)" in done.stdout
 
 
-def test_target_with_a_compatible_older_version_of_an_addition_is_extended(
+def test_target_compatible_with_an_older_addition_is_extended(
     imgbuild: Command, index: LocalIndex
 ) -> None:
     index.wheel("painter", "2.0", ["transformers>=4.40"])
