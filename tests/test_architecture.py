@@ -1,4 +1,4 @@
-"""The table of changes in ARCHITECTURE.md names files and classes that exist."""
+"""Tests that the table of changes in ARCHITECTURE.md names files and classes that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages use one context, and a reporter instead of the console."""
+"""Tests that stages use one context, and a reporter instead of the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layout of the package: its folders, their order, and restrictions of modules."""
+"""Tests the folders of the package, their order, and the restrictions of modules."""
 
 from __future__ import annotations
 

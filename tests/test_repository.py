@@ -1,4 +1,4 @@
-"""The rules of the repository as tests: linters, sizes, import directions, side effects, pages."""
+"""Tests the rules of the repository: linters, sizes, side effects of imports, and pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The imports of a command: unneeded ones cost time at each start."""
+"""Tests that a command imports only what it needs, because each import delays its start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild audit` as users run it: wheels of a lock, and pins on an index."""
+"""Tests `imgbuild audit` as users run it: on wheels of a lock and on pins from an index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild audit` of environments created by uv offline, and of local wheels."""
+"""Tests `imgbuild audit` of environments that uv creates offline, and of local wheels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remote wheels: the Python code of a large one is read with few bytes transferred."""
+"""Tests that the audit reads the Python code of large remote wheels with few bytes transferred."""
 
 from __future__ import annotations
 

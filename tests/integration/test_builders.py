@@ -1,4 +1,4 @@
-"""Docker builds the committed Dockerfile of a small image: the same files as imgbuild's."""
+"""Tests that Docker builds the committed Dockerfile of a small image with the files of imgbuild."""
 
 from __future__ import annotations
 

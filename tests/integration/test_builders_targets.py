@@ -1,4 +1,4 @@
-"""Whole targets built offline by Docker from the committed Dockerfiles: equal files.
+"""Tests that Docker builds whole targets offline from their Dockerfiles with the locked files.
 
 One after the other, because each takes some 25 GB while it is built; BuildKit's cache is then
 removed. Marked long: test_builders.py tests a small image in the same way.

@@ -1,4 +1,4 @@
-"""The doctor script on real libraries and users: drivers, stubs, a user without a name."""
+"""Tests the doctor script with real libraries and users: drivers, stubs, a user without a name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script of `ci script` works in an untrusted folder."""
+"""Tests that a script of `ci script` is safe to run in an untrusted folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broken package combinations are reported with file and line; valid ones have no findings.
+"""Tests that the audit reports broken combinations of packages and has no finding for valid ones.
 
 All records are audited in a few processes before the first test, because that takes longest.
 `tests.support.combinations` divides them into two halves.

@@ -1,4 +1,4 @@
-"""Signatures of imgbuild verified by the real cosign, and cosign's by imgbuild."""
+"""Tests that cosign verifies signatures of imgbuild, and imgbuild those of cosign."""
 
 from __future__ import annotations
 

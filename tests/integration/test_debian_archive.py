@@ -1,4 +1,4 @@
-"""Verification of Debian's archive with real signatures: modified data is refused."""
+"""Tests that signatures of the Debian archive are verified and modified data is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages by URL (a wheel, a git repository): resolved, locked, audited, rebuilt."""
+"""Tests packages required by URL, as a wheel or a git repository: locked, audited and rebuilt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of an engine's command, by a program in its place."""
+"""Tests how unexpected responses of an engine's command are handled, with a stub of the command."""
 
 from __future__ import annotations
 

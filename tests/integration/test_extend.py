@@ -1,4 +1,4 @@
-"""A user's repository on a published target: initialized, locked, built and run.
+"""Tests that a user's repository can extend a published target: it is locked, built and run.
 
 The published target is a small one on real Debian packages, built by imgbuild. Its Debian packages
 are stored in the user's own cache, so that only a first run downloads.

@@ -1,4 +1,4 @@
-"""An extension built by Docker from its Dockerfile has the files of imgbuild's build."""
+"""Tests that Docker builds an extension with the same files as imgbuild."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing commands are killed, or their disk fails: the next run is correct without leftovers.
+"""Tests that a command succeeds after an earlier one was killed or its disk failed.
 
 Each fault is tried a few times; `make bench-faults` kills a thousand commands.
 """

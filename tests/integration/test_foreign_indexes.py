@@ -1,4 +1,4 @@
-"""Targets that need more than the default index, locked against local servers.
+"""Tests locking targets that need more than the default index, against local servers.
 
 The servers have small real wheels, in pages like those of the PyTorch and FlashInfer indexes; a
 folder has a user-provided wheel.

@@ -1,4 +1,4 @@
-"""Copies of the process: a computation in one, and the audit of code in several."""
+"""Tests forked processes: computing in one, and auditing code in several."""
 
 from __future__ import annotations
 

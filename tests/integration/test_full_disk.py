@@ -1,4 +1,4 @@
-"""Read-only and full file systems: real ones, mounted for one command."""
+"""Tests read-only and full file systems, which are really mounted for one command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Old images in a real registry: two pushed versions of a lock, and another project's image."""
+"""Tests the removal of old images from a real registry, which also has another project's image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of git repositories as archives: contents, and hostile repositories."""
+"""Tests how folders of git repositories become archives, and that hostile repositories are safe."""
 
 from __future__ import annotations
 

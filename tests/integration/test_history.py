@@ -1,4 +1,4 @@
-"""Locks of older revisions in a real git repository."""
+"""Tests reading the locks of older revisions from a real git repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attachments of images in a real registry, read by third-party tools; an image rebuilt from them.
+"""Tests that third-party tools read the attachments of images, and rebuilds images from them.
 
 A small project in a git repository is pushed to Debian's docker-registry, which has no referrers
 API: attachments are found by the tag defined in the specification for such registries.

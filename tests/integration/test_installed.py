@@ -1,4 +1,4 @@
-"""imgbuild as installed by a new user: a wheel with a catalogue, without a checkout.
+"""Tests imgbuild as a new user installs it: as a wheel with a catalogue, without a checkout.
 
 The wheel is built from this checkout's files with a small catalogue in place of the real one. The
 user's commands run in a Debian root folder without an engine and without a network: its loopback

@@ -1,4 +1,4 @@
-"""Resolve, audit, learn, resolve again: on a local index and on the real one."""
+"""Tests the cycle of resolving, auditing and learning, on a local index and on the real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild lock` on a small project with a separate index and base."""
+"""Tests `imgbuild lock` on a small project with a separate index and base."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main use: cu124-vllm from its committed lock to a working container.
+"""Tests the main use: building cu124-vllm from its committed lock and running it.
 
 One build serves all tests of this file. It uses this user's cache, so only the first run downloads.
 """

@@ -1,4 +1,4 @@
-"""A mirror end to end: filled from a lock, then the only source of a build.
+"""Tests that a mirror filled from a lock can be the only source of a build.
 
 The registry is Debian's own; the index and the registry of the base are servers of this test, so
 that they can be stopped.

@@ -1,4 +1,4 @@
-"""`audit -r` and `resolve` with project files without exact versions."""
+"""Tests `audit -r` and `resolve` with project files without exact versions."""
 
 from __future__ import annotations
 

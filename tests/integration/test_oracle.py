@@ -1,4 +1,4 @@
-"""lab/oracle_probe.py on real folders of packages."""
+"""Tests lab/oracle_probe.py on real folders of packages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Indexes and repositories declared by a project: `init` writes them into the row for `lock`."""
+"""Tests that `init` writes the indexes and repositories that a project declares into its row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamic metadata of a project: its build backend runs in the sandbox when a row is locked."""
+"""Tests that locking a row runs the project's build backend for dynamic metadata in the sandbox."""
 
 from __future__ import annotations
 

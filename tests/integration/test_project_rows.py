@@ -1,4 +1,4 @@
-"""Rows of a project's files: `extends` and `like`, from requirements to a running command.
+"""Tests rows with `extends` and `like` that are derived from the files of a project.
 
 The published target is that of test_extend.
 """

@@ -1,4 +1,4 @@
-"""The commands in README.md that pull published images, as written by the workflow."""
+"""Tests that the workflow writes the commands that pull published images into README.md."""
 
 from __future__ import annotations
 

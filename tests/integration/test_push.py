@@ -1,4 +1,4 @@
-"""Pushes of small real images to a real registry, and their use by engines.
+"""Tests pushing small real images to a real registry, and their use by engines.
 
 Three targets are based on Debian's Python for two architectures; the registry is Debian's own, one
 for this file, whose log and files show what was transferred. A registry that delays a push is a

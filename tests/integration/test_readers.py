@@ -1,4 +1,4 @@
-"""Third-party programs read our layouts and archives: skopeo, umoci, podman, Docker, a registry."""
+"""Tests that skopeo, umoci, podman, Docker and a registry read the layouts and archives."""
 
 from __future__ import annotations
 

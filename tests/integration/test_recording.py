@@ -1,4 +1,4 @@
-"""Smoke test runs of real images are recorded in test records."""
+"""Tests that runs of smoke tests in real images are added to the test records."""
 
 from __future__ import annotations
 

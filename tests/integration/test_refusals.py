@@ -1,4 +1,4 @@
-"""Unsatisfiable package sets on the real index: correct reasons, possible suggestions.
+"""Tests that unsatisfiable package sets on the real index are refused with correct reasons.
 
 The requests of the tests are those of real users; see the issue tracker of each package. Versions
 published in the future must not break a test: only old ones are compared.

@@ -1,4 +1,4 @@
-"""An image on a registry base, end to end: pushed, locked, built, run.
+"""Tests that an image on a registry base is pushed, locked, built and run.
 
 The base is a real one, Debian's Python on two architectures, built by imgbuild and pushed by skopeo
 to a local registry, in OCI and in Docker format.

@@ -1,4 +1,4 @@
-"""The client against real registries: Debian's docker-registry, and crane's.
+"""Tests the registry client against real registries: Debian's docker-registry and crane's.
 
 The specification's conformance tests of registries, applied to the client: push, pull, content
 discovery, content management; and dropped connections, credentials and TLS.

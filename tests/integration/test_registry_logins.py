@@ -1,4 +1,4 @@
-"""Credentials, tokens and certificates of a real docker-registry; credential helpers."""
+"""Tests credentials, tokens and certificates with docker-registry, and credential helpers."""
 
 from __future__ import annotations
 

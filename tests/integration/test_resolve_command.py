@@ -1,4 +1,4 @@
-"""`imgbuild resolve` on a small project with a separate index and base."""
+"""Tests `imgbuild resolve` on a small project with a separate index and base."""
 
 from __future__ import annotations
 

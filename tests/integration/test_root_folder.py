@@ -1,4 +1,4 @@
-"""Root folders of images: layers are unpacked once, changes of commands are stored separately."""
+"""Tests that layers are unpacked once, and that changes of commands are stored separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild run` through each engine: mounts, users, variables, status, interrupts."""
+"""Tests mounts, users, variables, exit status and interrupts of `imgbuild run` in each engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild run --through root` on a terminal: the command has one, with keys, size and modes."""
+"""Tests the terminal of a command of `imgbuild run --through root`: keys, size and modes."""
 
 from __future__ import annotations
 

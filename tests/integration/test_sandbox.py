@@ -1,4 +1,4 @@
-"""Commands in a root folder, as root and as an ordinary user."""
+"""Tests commands in a root folder, as root and as an ordinary user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of commands in the sandbox: processes, memory, and the host ID of their user."""
+"""Tests the limits of sandboxed commands on processes and memory, and the host ID of their user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sdists built under the image's own Python: reproducible bytes, and refused sdists."""
+"""Tests building sdists with the Python of an image: reproducible bytes and refused sdists."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""SIF and squashfs of images with unusual layers: trees by unsquashfs, bytes, kills."""
+"""Tests SIF and squashfs files of images with unusual layers."""
 
 from __future__ import annotations
 

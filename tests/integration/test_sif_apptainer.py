@@ -1,4 +1,4 @@
-"""The SIF of a small image with Python, run, pulled and pushed by a real Apptainer."""
+"""Tests that Apptainer runs, pulls and pushes the SIF of a small image with Python."""
 
 from __future__ import annotations
 

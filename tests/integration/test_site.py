@@ -1,4 +1,4 @@
-"""`imgbuild site`: history from git and from a file, vulnerability reports, own projects."""
+"""Tests the history, vulnerability reports and size of the pages written by `imgbuild site`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answers of the site's forms in Debian's Chromium: machines, requirements, versions, images.
+"""Tests the results of the site's forms in Debian's Chromium.
 
 The results of the scripts are compared with imgbuild's own code and with the library packaging.
 """

@@ -1,4 +1,4 @@
-"""`--on slurm` on a real Slurm: three targets, one that fails, interrupted, killed and resumed."""
+"""Tests `--on slurm` on a real Slurm, with tasks that fail, are interrupted, killed and resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slurm --job check --submit` for a job that Slurm ends before it has run."""
+"""Tests `slurm --job check --submit` for a job that Slurm ends before it has run."""
 
 from __future__ import annotations
 

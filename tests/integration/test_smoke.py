@@ -1,4 +1,4 @@
-"""Smoke tests run on small images that are valid or broken in one aspect."""
+"""Tests the smoke tests on small environments that are valid or broken in one aspect."""
 
 from __future__ import annotations
 

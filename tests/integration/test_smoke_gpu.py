@@ -1,4 +1,4 @@
-"""The functions of the GPU tiers, on a machine that need not have a GPU."""
+"""Tests the functions of the GPU tiers on a machine that need not have a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The static case "nvcc" with NVIDIA's real wheels: valid, and with an nvcc of another CUDA."""
+"""Tests the static case "nvcc" with NVIDIA's real wheels of the same and of another CUDA."""
 
 from __future__ import annotations
 

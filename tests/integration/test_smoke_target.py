@@ -1,4 +1,4 @@
-"""A second real image passes its smoke tests in a container: cu130-trl, the smallest one.
+"""Tests that a second real image, cu130-trl, passes its smoke tests in a container.
 
 It has DeepSpeed, built here from its sdist, and no vLLM; test_main_job tests cu124-vllm.
 """

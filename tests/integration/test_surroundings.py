@@ -1,4 +1,4 @@
-"""The command line without a home folder, with another encoding, with an invalid setting."""
+"""Tests the command line without a home folder, with another encoding and an invalid setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An image with `user_packages`: pip and uv commands of users, in each type of container.
+"""Tests pip and uv commands of users in each type of container of an image with `user_packages`.
 
 One small image on real Debian packages, with real programs of pip and uv. The packages that users
 add come from a folder of wheels.

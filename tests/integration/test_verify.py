@@ -1,4 +1,4 @@
-"""Verification by a third party with the name of an image and a public key.
+"""Tests verification by a third party that has only the name of an image and a public key.
 
 A small project is pushed to Debian's registry and signed with a key of cosign's. Then its image is
 verified from another folder with an empty cache, and by cosign. Changes on the registry's disk are

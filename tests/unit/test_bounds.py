@@ -1,4 +1,4 @@
-"""Inputs of attackers: each is refused with an error that names it, at little cost."""
+"""Tests that inputs of attackers are refused at little cost with an error that names them."""
 
 from __future__ import annotations
 

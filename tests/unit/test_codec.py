@@ -1,4 +1,4 @@
-"""Canonical JSON: one form, one item per line, errors that name the file."""
+"""Tests that canonical JSON has one form and one item per line, and that errors name the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of the docs that are generated from data and locks; --renew-golden writes them."""
+"""Tests that tables in the docs match data and locks; --renew-golden writes them."""
 
 from __future__ import annotations
 

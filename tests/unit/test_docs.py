@@ -1,4 +1,4 @@
-"""Every code block of the docs is run by a test, or has a comment with the reason why not."""
+"""Tests that every code block of the docs is run by a test or has a comment with a reason."""
 
 from __future__ import annotations
 

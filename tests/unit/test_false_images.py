@@ -1,4 +1,4 @@
-"""Images whose documents contradict a layer's content are refused by every reader."""
+"""Tests that an image that differs from its description is refused."""
 
 from __future__ import annotations
 

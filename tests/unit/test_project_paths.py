@@ -1,4 +1,4 @@
-"""The search for a project."""
+"""Tests finding the matrix and the output folders of a project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`.github/renovate.json`: its custom manager finds the pins of the matrix, and nothing else."""
+"""Tests the configuration of Renovate in this repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of a base keep their mode and owner when an extension adds files to them."""
+"""Tests that folders of a base keep their mode and owner when an extension adds files to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers built from real wheels in a store: records, trusted records, and errors."""
+"""Tests that layers built from real wheels match their records, and the errors if they do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mirror settings and downloads: missing and damaged files, dropped connections."""
+"""Tests mirror settings, and downloads from mirrors with missing or damaged files."""
 
 from __future__ import annotations
 

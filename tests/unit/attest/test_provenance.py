@@ -1,4 +1,4 @@
-"""Provenance statements, checked with the message types of in-toto and SLSA."""
+"""Tests provenance statements against the message types of in-toto and SLSA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of the audit: order, waivers, and constraints."""
+"""Tests the order of findings in reports of the audit, waivers and learned constraints."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Cache entries that do not match their name: removed, reported once, recreated."""
+"""Tests that cache entries with wrong content are removed, reported once and recreated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Downloads from a local server, correct and faulty."""
+"""Tests downloads from a local server, with and without faults."""
 
 from __future__ import annotations
 

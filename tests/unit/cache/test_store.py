@@ -1,4 +1,4 @@
-"""The store: names by hash, locks, leases, facts, and leftovers of killed processes."""
+"""Tests the names, locks, facts and leftovers of the store."""
 
 from __future__ import annotations
 

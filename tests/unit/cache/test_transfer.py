@@ -1,4 +1,4 @@
-"""Downloads of several steps reported as one transfer."""
+"""Tests that downloads of several steps are reported as one transfer."""
 
 from __future__ import annotations
 

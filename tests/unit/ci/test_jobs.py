@@ -1,4 +1,4 @@
-"""Jobs as values, the choice of targets, results on disk."""
+"""Tests the jobs of a pipeline, the choice of targets, and the results on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of target outcomes as tables and issues; the `ci` commands."""
+"""Tests reports of target outcomes as tables and issues, and the `ci` commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""imgbuild audit on a small project: its output, its exit codes, its cached results."""
+"""Tests the output, exit statuses and cached results of `imgbuild audit` on a small project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""imgbuild audit --code and list --runs on a small project: output, formats, exit codes."""
+"""Tests `imgbuild audit --code` and `list --runs` on a small project."""
 
 from __future__ import annotations
 

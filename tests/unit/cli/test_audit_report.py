@@ -1,4 +1,4 @@
-"""Reports of audits as text."""
+"""Tests the text of audit reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild cache`: the output of each verb, as text and as JSON."""
+"""Tests the output of each `imgbuild cache` command, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without a matrix.yaml, verbs use the catalogue installed with imgbuild, and never write to it."""
+"""Tests that verbs use the installed catalogue without a matrix.yaml, and never write to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole command line: data on stdout, messages on stderr, a status for each error class."""
+"""Tests that commands write data to stdout and messages to stderr, and their exit statuses."""
 
 from __future__ import annotations
 

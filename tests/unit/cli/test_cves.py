@@ -1,4 +1,4 @@
-"""`imgbuild cves` on a small project: its table, its exit status, accepted vulnerabilities."""
+"""Tests the table, exit status and accepted vulnerabilities of `imgbuild cves`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild cves --attach-to`: OpenVEX documents of images in a registry, signed and verified."""
+"""Tests that `imgbuild cves --attach-to` attaches, signs and verifies OpenVEX documents."""
 
 from __future__ import annotations
 

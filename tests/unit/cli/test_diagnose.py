@@ -1,4 +1,4 @@
-"""`imgbuild diagnose` and `imgbuild explain`: output, JSON, exit statuses."""
+"""Tests the output, JSON and exit statuses of `imgbuild diagnose` and `imgbuild explain`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkout of another author: its templates are limited and reported; texts are escaped."""
+"""Tests that templates of an untrusted checkout are limited, and that its texts are escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`init` in the folder of a project: files read, target chosen, output, refusals, files written."""
+"""Tests `init` in a project folder: files read and written, chosen target, output and errors."""
 
 from __future__ import annotations
 

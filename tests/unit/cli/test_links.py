@@ -1,4 +1,4 @@
-"""Links, pipes and devices in a checkout: verbs change nothing outside of the project.
+"""Tests that links, pipes and devices in a checkout cause no change outside of the project.
 
 Each of them replaces a folder or file that a verb writes, at every depth of its path.
 """

@@ -1,4 +1,4 @@
-"""The verb `list`."""
+"""Tests `imgbuild list`."""
 
 from __future__ import annotations
 

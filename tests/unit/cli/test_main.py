@@ -1,4 +1,4 @@
-"""What errors look like: problems of files with carets below the place, and the likely cause."""
+"""Tests that errors mark the line and place of a problem and print the likely cause."""
 
 from __future__ import annotations
 

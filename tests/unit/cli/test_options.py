@@ -1,4 +1,4 @@
-"""An option has one name, one definition and one meaning in all verbs."""
+"""Tests that an option has one name, one definition and one meaning in all verbs."""
 
 from __future__ import annotations
 

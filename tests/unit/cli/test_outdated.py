@@ -1,4 +1,4 @@
-"""`outdated`: requirements files in this process, and its table."""
+"""Tests `imgbuild outdated` with requirements files, and its table."""
 
 from __future__ import annotations
 

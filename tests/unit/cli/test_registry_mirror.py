@@ -1,4 +1,4 @@
-"""`mirror` on the command line: settings, output, and refusals."""
+"""Tests the settings, output and errors of `mirror` on the command line."""
 
 from __future__ import annotations
 

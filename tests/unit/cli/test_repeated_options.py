@@ -1,4 +1,4 @@
-"""A repeated option has both values, or is refused; a setting has the last value."""
+"""Tests that a repeated option keeps all values or is refused; a setting uses the last value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild show` and the narrow table of `imgbuild list`: their output, within 80 columns."""
+"""Tests that the output of `imgbuild show` and `imgbuild list` is correct and fits 80 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA source packages in `add` and `lock`: compatible wheels, dependents, alternatives."""
+"""Tests the advice of `add` and `lock` on packages with CUDA source."""
 
 from __future__ import annotations
 

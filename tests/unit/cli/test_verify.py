@@ -1,4 +1,4 @@
-"""`imgbuild sign` and `verify` on the command line: exit statuses, lines, JSON, refusals."""
+"""Tests the exit statuses, output and errors of `imgbuild sign` and `imgbuild verify`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables whose value is a path: the table, and values in a container."""
+"""Tests how variables whose value is a path are mounted in a container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives of a standalone Python: extracted values, layer members, rejected archives."""
+"""Tests reading archives of a standalone Python, and which archives are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls and attributes that the package of another version does not have."""
+"""Tests explanations of calls and attributes that the package lacks in this version."""
 
 from __future__ import annotations
 

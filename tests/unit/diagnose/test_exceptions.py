@@ -1,4 +1,4 @@
-"""Tracebacks in a log: interleaved, prefixed, chained, truncated, quoted."""
+"""Tests reading interleaved, prefixed, chained, truncated and quoted tracebacks."""
 
 from __future__ import annotations
 

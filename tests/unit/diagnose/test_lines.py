@@ -1,4 +1,4 @@
-"""Logs of any encoding and size: bounded work, bounded memory, no harm."""
+"""Tests that logs of any encoding and size are read with bounded work and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exceptions without a rule: their message, the package that raised them, the program's line."""
+"""Tests how exceptions without a rule are explained by their message, package and line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions in which names exist, looked up for Python's errors."""
+"""Tests how the versions in which a name exists explain errors of Python."""
 
 from __future__ import annotations
 

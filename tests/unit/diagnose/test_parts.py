@@ -1,4 +1,4 @@
-"""Exceptions of packages by the part that raised them, and by the package that misused another."""
+"""Tests that exceptions are attributed to the component that raised them or misused another."""
 
 from __future__ import annotations
 

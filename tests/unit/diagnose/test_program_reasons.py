@@ -1,4 +1,4 @@
-"""Lines of programs other than Python, and values rejected by command lines and models."""
+"""Tests reading errors of programs other than Python, and values that programs reject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hangs: the rank that stopped first, from NCCL's watchdogs and from flight-recorder dumps."""
+"""Tests finding the rank that stopped first from NCCL's watchdogs and flight-recorder dumps."""
 
 from __future__ import annotations
 

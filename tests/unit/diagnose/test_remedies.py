@@ -1,4 +1,4 @@
-"""Cures from the message of an exception: its advice, or the type of the message."""
+"""Tests cures that are derived from the advice or the kind of a message."""
 
 from __future__ import annotations
 

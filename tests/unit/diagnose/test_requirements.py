@@ -1,4 +1,4 @@
-"""Versions that packages require of others: from their metadata, and in words of messages."""
+"""Tests cures with the versions that packages require of others."""
 
 from __future__ import annotations
 

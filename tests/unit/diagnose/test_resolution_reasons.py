@@ -1,4 +1,4 @@
-"""Explanations of uv and pip: the two requirements that exclude each other."""
+"""Tests that conflicts explained by uv, pip and poetry are reduced to two requirements."""
 
 from __future__ import annotations
 

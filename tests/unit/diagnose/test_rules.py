@@ -1,4 +1,4 @@
-"""The rules of known failures: each finds its own example, alone and within a long log."""
+"""Tests that each rule for a known failure finds its example, also in a long log."""
 
 from __future__ import annotations
 

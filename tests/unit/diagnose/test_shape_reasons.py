@@ -1,4 +1,4 @@
-"""Weights of another shape: the vocabulary, an adapter's rank, labels, 4 bits, parallel parts."""
+"""Tests explanations of weights with another shape than the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which targets a machine can run: verdicts from values, and the verb."""
+"""Tests which targets a machine can run, and how `doctor` reports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages and ranges from a local server; credentials, redirects, and contents of errors."""
+"""Tests reading pages and ranges from a local server, credentials, redirects and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A local folder as an index: its page, complete files and ranges, allowed references."""
+"""Tests a local folder as an index: its page, complete files and ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of headers; malformed headers raise no error."""
+"""Tests parsing header values, and that malformed headers raise no error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a target may use, reasons for exclusion, and tags compared with this Python."""
+"""Tests which files of an index a target can use, and the reasons for exclusion."""
 
 import datetime
 import platform

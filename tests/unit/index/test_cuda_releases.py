@@ -1,4 +1,4 @@
-"""CUDA releases: read from NVIDIA's metapackage, selected by torch's requirements, enforced."""
+"""Tests reading CUDA releases from NVIDIA's metapackage and selecting one for torch."""
 
 import pytest
 from packaging.requirements import Requirement

@@ -1,4 +1,4 @@
-"""Index pages in every format, and the index that each package is assigned to."""
+"""Tests reading index pages in every format, and the index to which a package is assigned."""
 
 import datetime
 import json

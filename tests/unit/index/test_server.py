@@ -1,4 +1,4 @@
-"""The local index over HTTP: responses to uv, from real indexes on this machine."""
+"""Tests the responses of the local index to uv."""
 
 import datetime
 import json

@@ -1,4 +1,4 @@
-"""Installed package sets, as lab/oracle_sets.py reads them."""
+"""Tests how lab/oracle_sets.py reads installed package sets."""
 
 import pytest
 

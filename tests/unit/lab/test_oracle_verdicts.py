@@ -1,4 +1,4 @@
-"""Verdicts of lab/oracle.py, and its table."""
+"""Tests the verdicts and the table of lab/oracle.py."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Boundaries of an incompatibility, found with few reads in remote wheels."""
+"""Tests finding the boundaries of an incompatibility with few reads of remote wheels."""
 
 import datetime
 

@@ -1,4 +1,4 @@
-"""Constraints from findings: bounds of the other package, versions of the failing one."""
+"""Tests deriving constraints from findings."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Recorded reasons: refused updates, and sentences of the matrix that name packages."""
+"""Tests reading recorded reasons: refused updates, and sentences of the matrix about packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences are reported by key, shortened, and never as two equal texts."""
+"""Tests that differences are reported by key, shortened, and never as two equal texts."""
 
 from __future__ import annotations
 

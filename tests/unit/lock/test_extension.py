@@ -1,4 +1,4 @@
-"""The lock of an extension: published parts unchanged, with additions; when it is stale."""
+"""Tests that the lock of an extension keeps the published parts, and when it is stale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock contains the matrix values, round-trips, and its staleness is detected."""
+"""Tests that a lock contains the matrix values, survives a round trip, and when it is stale."""
 
 from __future__ import annotations
 

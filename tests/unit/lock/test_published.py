@@ -1,4 +1,4 @@
-"""A matrix with extensions: omitted values come from the published lock; errors are reported."""
+"""Tests loading a matrix with extensions: omitted values come from the published lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages that install the same module: which one keeps its files."""
+"""Tests which of two packages that install the same module keeps its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks of targets on a standalone Python: content, staleness, rejected values."""
+"""Tests the content and staleness of locks with a standalone Python, and refused values."""
 
 from __future__ import annotations
 

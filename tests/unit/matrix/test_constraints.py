@@ -1,4 +1,4 @@
-"""Learned constraints: semantics, merging, encoding."""
+"""Tests the meaning, merging and encoding of learned constraints."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""FlashInfer's three modes: their effect on a lock, and contradictions in a row."""
+"""Tests the effect of FlashInfer's three modes on a lock, and contradictions in a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every class of error in a matrix: invalid inputs, with place and message."""
+"""Tests that every class of error in a matrix is reported with place and message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nearest name is that of `difflib.get_close_matches`."""
+"""Tests that the nearest name is that of `difflib.get_close_matches`."""
 
 from __future__ import annotations
 

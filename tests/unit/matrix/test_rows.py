@@ -1,4 +1,4 @@
-"""The rows of the project's matrix: only axes, every combination, no repetition."""
+"""Tests that rows of this repository's matrix pin only axes and repeat no settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selection of targets by a command line, and its error messages."""
+"""Tests selecting targets on the command line, and the error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file `updates.json`: how refusals are stored, and which rows were created from which."""
+"""Tests how `updates.json` stores refusals, and from which row each row was created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers merged in memory, compared with the same layers unpacked to disk."""
+"""Compares layers merged in memory with the same layers unpacked to disk."""
 
 from __future__ import annotations
 

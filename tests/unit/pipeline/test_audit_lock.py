@@ -1,4 +1,4 @@
-"""The audit of a lock reads other releases like settling: the same result in three places."""
+"""Tests that auditing a lock, a resolution and pins gives the same findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Package sets without a lock: builds of other indexes, unreadable packages, cached reports."""
+"""Tests audits of package sets without a lock: other indexes, unread packages, cached reports."""
 
 from __future__ import annotations
 

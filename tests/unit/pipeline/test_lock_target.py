@@ -1,4 +1,4 @@
-"""Whether a lock is current: matrix, learned constraints, audit results."""
+"""Tests whether a lock is current with the matrix, learned constraints and audit results."""
 
 from fnmatch import fnmatchcase
 

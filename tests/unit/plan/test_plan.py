@@ -1,4 +1,4 @@
-"""The plan as a pure function of the lock: order, grouping, and inputs of layer ids."""
+"""Tests the order, grouping and inputs of layers in the plan of a lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell scripts, Dockerfiles and notebooks: the packages that commands install, and when."""
+"""Tests which packages the commands of shell scripts, Dockerfiles and notebooks install."""
 
 from __future__ import annotations
 

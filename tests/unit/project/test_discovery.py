@@ -1,4 +1,4 @@
-"""The files of a project that are read by default, and their precedence."""
+"""Tests which files of a project are read by default, and their precedence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invalid and hostile files lead to a problem with file and place, never to a traceback."""
+"""Tests that invalid and hostile files are reported with file and place, without a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requirements files: lines that pip accepts, and lines that are skipped or refused."""
+"""Tests reading lines that pip accepts in requirements files, and which are skipped or refused."""
 
 from __future__ import annotations
 

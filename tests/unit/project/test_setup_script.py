@@ -1,4 +1,4 @@
-"""setup.py without running it: common forms in which scripts build their lists."""
+"""Tests reading setup.py without running it."""
 
 from __future__ import annotations
 

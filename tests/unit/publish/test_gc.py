@@ -1,4 +1,4 @@
-"""Old images of a repository, and the result of their deletion."""
+"""Tests which images of a repository are old, and the result of their deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filling a mirror: uploaded files, their order, and the state after a failure."""
+"""Tests which files are uploaded to a mirror, their order, and the state after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redirects of a registry carry no credentials: it must not act on the user's behalf."""
+"""Tests that redirects of a registry carry no credentials of the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registries with invalid responses: imgbuild reports errors."""
+"""Tests that invalid responses of registries cause errors of imgbuild, not exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Referrers of a manifest: from the registry's API, or from the tag maintained by clients."""
+"""Tests reading the referrers of a manifest from the API, or from the tag that clients maintain."""
 
 from __future__ import annotations
 

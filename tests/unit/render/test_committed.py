@@ -1,4 +1,4 @@
-"""The Dockerfiles and the bake file of this repository, as they are committed."""
+"""Tests that the committed Dockerfiles and bake file of this repository are current."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers for Compose, dev containers, Kubernetes and SkyPilot: values arrive as written."""
+"""Tests that containers for Compose, Kubernetes and other tools receive values unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Dockerfile of an extension: added system packages are in its base, added files next to it."""
+"""Tests that the Dockerfile of an extension has its system packages and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README of an image: its text for a small lock, its width, and untrusted texts in it."""
+"""Tests the text and width of an image's README, and that untrusted texts are escaped."""
 
 from __future__ import annotations
 

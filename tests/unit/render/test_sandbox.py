@@ -1,4 +1,4 @@
-"""Templates of a checkout: what they can read, what they cannot do, and error messages."""
+"""Tests what templates of a checkout can read, what they cannot do, and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks as texts: the complete Dockerfile, and required parts of each other format."""
+"""Tests the Dockerfile of a lock, and required parts of every other format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a request to a target: packages, torches and their CUDA, reasons, the row."""
+"""Tests how a request becomes a target: packages, CUDA release, reasons and row."""
 
 from __future__ import annotations
 

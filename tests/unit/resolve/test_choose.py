@@ -1,4 +1,4 @@
-"""Which locked target is the nearest to a project."""
+"""Tests which locked target is the nearest to a project."""
 
 from __future__ import annotations
 

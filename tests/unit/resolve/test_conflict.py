@@ -1,4 +1,4 @@
-"""Chains of reasons and the nearest package sets, on an index of small wheels on this machine."""
+"""Tests explanations of conflicts and the nearest package sets, on a local index."""
 
 from __future__ import annotations
 

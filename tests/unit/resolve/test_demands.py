@@ -1,4 +1,4 @@
-"""The combined requirements of the lines in a project's files."""
+"""Tests combining the requirements in a project's files."""
 
 from __future__ import annotations
 

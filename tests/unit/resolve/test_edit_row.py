@@ -1,4 +1,4 @@
-"""Edits of a row in a user's matrix; comments, order and quotes are kept."""
+"""Tests that edits of a row in a user's matrix keep comments, order and quotes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""If a project does not pin torch, the torch for which its pinned engine is built is used."""
+"""Tests that a pinned engine determines torch if the project does not pin it."""
 
 from __future__ import annotations
 

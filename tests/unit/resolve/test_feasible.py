@@ -1,4 +1,4 @@
-"""Demands that an index cannot satisfy, according to its pages alone."""
+"""Tests finding requirements that an index cannot satisfy from its pages alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A first matrix with `extends`, the copy of the published target, and its layers' location."""
+"""Tests creating a matrix with `extends`, and the copy of the published target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locked targets that satisfy a request."""
+"""Tests finding locked targets that satisfy a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges of extras that are named after another package, as preferred constraints."""
+"""Tests that version ranges of extras named after another package are preferred."""
 
 from __future__ import annotations
 

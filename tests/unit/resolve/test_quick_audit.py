@@ -1,4 +1,4 @@
-"""Entries that were learned from one version, and their evidence."""
+"""Tests constraints learned from one version, and their evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""flash-attn and similar packages: names of compatible files, remedies, dependents."""
+"""Tests the compatible files, remedies and dependents named for packages such as flash-attn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requirements of a project that in every version require what the index does not have."""
+"""Tests finding packages whose every version requires something that the index lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wheels by URL: the targets that they fit, according to the names of the files."""
+"""Tests which targets are compatible with a wheel by URL, according to its file name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The differences between two locks, as text and in bytes."""
+"""Tests the differences between two locks, as text and in bytes."""
 
 from __future__ import annotations
 

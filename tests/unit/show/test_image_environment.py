@@ -1,4 +1,4 @@
-"""`imgbuild show --variables`: its report of an image; its table matches the code."""
+"""Tests that the report of `imgbuild show --variables` and its table match the code."""
 
 from __future__ import annotations
 

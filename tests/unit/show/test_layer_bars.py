@@ -1,4 +1,4 @@
-"""Layers as bars: lengths, widths, cut names."""
+"""Tests drawing layers as bars: lengths, widths and truncated names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The differences between two committed locks, of this and of older formats."""
+"""Tests the differences between two committed locks, also of older formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a target, and the targets that a verb for several targets processes."""
+"""Tests the state of targets, and which targets a verb for several targets processes."""
 
 from __future__ import annotations
 

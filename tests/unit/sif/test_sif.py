@@ -1,4 +1,4 @@
-"""The parts of a SIF: its container, the files for Apptainer and enroot, mksquashfs."""
+"""Tests the parts of a SIF: its container format and the files for Apptainer and enroot."""
 
 from __future__ import annotations
 

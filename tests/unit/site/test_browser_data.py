@@ -1,4 +1,4 @@
-"""The data for browsers: results of imgbuild's rules, with texts that cannot break out of it."""
+"""Tests that the data for browsers matches imgbuild's rules, and that its texts are escaped."""
 
 from __future__ import annotations
 

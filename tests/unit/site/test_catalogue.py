@@ -1,4 +1,4 @@
-"""A site's data on each target: read from the matrix, locks, digests and test records."""
+"""Tests the site's data on each target, read from the matrix, locks, digests and test records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands to copy: the images that they pull, and their parsing by a shell and Kubernetes."""
+"""Tests that commands to copy name the right image and are valid for a shell and Kubernetes."""
 
 from __future__ import annotations
 

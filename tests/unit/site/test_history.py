@@ -1,4 +1,4 @@
-"""The data file of the history: reading, refusals and merging."""
+"""Tests reading and merging the data file of the history, and which files are refused."""
 
 from __future__ import annotations
 

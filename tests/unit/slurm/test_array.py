@@ -1,4 +1,4 @@
-"""Arrays as values: finished and queued tasks, repeated queries, and reports."""
+"""Tests finding existing arrays, resubmitting tasks, querying Slurm and reporting results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job scripts: each type compared with a committed file, and refusals."""
+"""Compares each type of job script with a committed file, and tests which requests are refused."""
 
 from __future__ import annotations
 

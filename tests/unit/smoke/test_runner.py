@@ -1,4 +1,4 @@
-"""Smoke tests: expectation, reports, JUnit, and the functions of the scripts."""
+"""Tests the expectation, reports, JUnit output and functions of the smoke tests."""
 
 from __future__ import annotations
 

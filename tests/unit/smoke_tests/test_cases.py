@@ -1,4 +1,4 @@
-"""The functions of the cases that need neither a GPU nor the packages that they test."""
+"""Tests functions of smoke test cases that need neither a GPU nor the tested packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""smoke_tests/doctor.py: each problem of a cluster is reported with a remedy."""
+"""Tests that smoke_tests/doctor.py reports each problem of a cluster with a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of documented first commands, and the checks of their results."""
+"""Tests the table of documented first commands, and the checks of their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers of a registry base: accounts, and the Python in it."""
+"""Tests reading the accounts and the Python of a registry base from its layers."""
 
 from __future__ import annotations
 

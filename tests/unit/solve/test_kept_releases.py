@@ -1,4 +1,4 @@
-"""Frameworks in a later release than that of the target given by `like`."""
+"""Tests reporting frameworks in a later release than that of the target given by `like`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wheels from sdists: build configuration, refusals, and reproducible bytes."""
+"""Tests building wheels from sdists: configuration, refused sdists and reproducible bytes."""
 
 import io
 import tarfile

@@ -1,4 +1,4 @@
-"""uv's output, and the default index from configuration files."""
+"""Tests parsing uv's output, and the default index from configuration files."""
 
 from imgbuild.solve.uv import DEFAULT_INDEX, PIP_INDEX, parse
 

@@ -1,4 +1,4 @@
-"""The digest of code covers exactly its imports and the data that it reads."""
+"""Tests that the digest of code covers exactly its imports and the data that it reads."""
 
 import ast
 import shutil

@@ -1,4 +1,4 @@
-"""The state of the garbage collector after a pause."""
+"""Tests the state of the garbage collector after a pause."""
 
 from __future__ import annotations
 

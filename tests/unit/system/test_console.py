@@ -1,4 +1,4 @@
-"""Messages: escaped text, line wrapping, progress bars."""
+"""Tests escaping and wrapping messages, and progress bars."""
 
 from __future__ import annotations
 

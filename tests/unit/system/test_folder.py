@@ -1,4 +1,4 @@
-"""Names below an open folder: links are not followed, only regular files are replaced."""
+"""Tests that names below an open folder do not follow links and replace only regular files."""
 
 from __future__ import annotations
 

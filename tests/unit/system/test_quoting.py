@@ -1,4 +1,4 @@
-"""Quoted texts are parsed back unchanged in each language."""
+"""Tests that quoted texts are parsed back unchanged in each language."""
 
 from __future__ import annotations
 

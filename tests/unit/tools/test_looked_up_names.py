@@ -1,4 +1,4 @@
-"""Extensions of a published target whose audit is independent of the additions."""
+"""Tests that the names recorded for a published target suffice for audits of its extensions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Newer releases of pins from an index in JSON form, and the cool-down."""
+"""Tests which newer releases `update` tries, in which order, and when."""
 
 from __future__ import annotations
 

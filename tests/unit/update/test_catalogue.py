@@ -1,4 +1,4 @@
-"""A tried row is written into a project completely or not at all, and never through a link."""
+"""Tests that the files of a new row are written together or not at all."""
 
 from __future__ import annotations
 

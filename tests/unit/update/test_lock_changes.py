@@ -1,4 +1,4 @@
-"""The text of a pull request: differences and reasons as Markdown with escaped texts."""
+"""Tests the text of a pull request: changes and reasons as Markdown with escaped texts."""
 
 from __future__ import annotations
 

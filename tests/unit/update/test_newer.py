@@ -1,4 +1,4 @@
-"""Newer versions on an index: allowed ones, packages that change with them, reasons against."""
+"""Tests finding newer versions on an index, and the reasons against them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets of the catalogue with newer versions of a target's main packages."""
+"""Tests finding targets of the catalogue with newer versions of the main packages."""
 
 from __future__ import annotations
 

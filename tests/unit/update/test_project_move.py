@@ -1,4 +1,4 @@
-"""Moves of a project's rows to another published target: all conflicts, and the new matrix."""
+"""Tests moving the rows of a project to another published target, and all conflicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Newer releases of a standalone Python, from a list in its publisher's form on a local server."""
+"""Tests finding newer releases of a standalone Python in the list of its publisher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which refusals are still valid."""
+"""Tests which refusals are still valid."""
 
 from __future__ import annotations
 

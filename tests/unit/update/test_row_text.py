@@ -1,4 +1,4 @@
-"""A new row in the text of a matrix: its content, unchanged parts, and refusals."""
+"""Tests adding a row to the text of a matrix without other changes."""
 
 from __future__ import annotations
 

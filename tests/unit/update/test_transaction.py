@@ -1,4 +1,4 @@
-"""Several files changed together: interrupted before each write, then undone or finished."""
+"""Tests that an interrupted change of several files is undone or completed."""
 
 from __future__ import annotations
 

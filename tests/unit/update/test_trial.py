@@ -1,4 +1,4 @@
-"""Reasons of refusals as text, the packages in them, and the conditions of refusals."""
+"""Tests the reasons of refusals as text, and the packages that they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`verify` accepts the tags that `push` assigns to an image."""
+"""Tests that `verify` accepts the tags that `push` assigns to an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pushed and signed image, with every change that is possible without its key.
+"""Tests that every change of a signed image that is possible without its key is detected.
 
 Each change fails exactly the check that it concerns.
 """

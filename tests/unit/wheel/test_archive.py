@@ -1,4 +1,4 @@
-"""Reading wheels: valid ones, and an error with name and hint for each invalid one."""
+"""Tests reading valid wheels, and that each invalid one is refused with its name and a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of an installed wheel (paths, modes, scripts, RECORD) and of several wheels."""
+"""Tests the paths, modes, scripts and RECORD of installed wheels."""
 
 from __future__ import annotations
 

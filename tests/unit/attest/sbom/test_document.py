@@ -1,4 +1,4 @@
-"""SBOMs: content, published schemas, third-party readers."""
+"""Tests the content of SBOMs, with the published schemas and third-party readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Licences declared in METADATA and Debian copyright files."""
+"""Tests reading licences from METADATA and Debian copyright files."""
 
 from __future__ import annotations
 

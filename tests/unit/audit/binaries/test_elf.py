@@ -1,4 +1,4 @@
-"""Facts of shared objects, compared with pyelftools, and of truncated files."""
+"""Compares the facts of shared objects with those of pyelftools, and tests truncated files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extras recommended by the errors of failing imports, in small real wheels."""
+"""Tests findings about extras that the error of a failing import recommends."""
 
 from __future__ import annotations
 

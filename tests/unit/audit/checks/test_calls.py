@@ -1,4 +1,4 @@
-"""The check `calls` on small package sets."""
+"""Tests the check `calls` on small package sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check `cuda`, GPUs, drivers, and minimum versions, on small package sets of facts."""
+"""Tests the check `cuda` and the computation of required drivers and GPUs."""
 
 from __future__ import annotations
 

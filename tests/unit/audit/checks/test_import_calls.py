@@ -1,4 +1,4 @@
-"""Calls in module bodies whose arguments another package rejects."""
+"""Tests that calls in module bodies whose arguments another package rejects are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check `elf` on small package sets of facts."""
+"""Tests the check `elf` on small package sets of facts."""
 
 from __future__ import annotations
 

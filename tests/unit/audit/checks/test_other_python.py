@@ -1,4 +1,4 @@
-"""Extension modules that the package's wheel has for other Pythons only."""
+"""Tests findings about extension modules that a wheel has only for other Pythons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Libraries that the files of a standalone Python do not find, on facts."""
+"""Tests findings about libraries that the files of a standalone Python cannot load."""
 
 from __future__ import annotations
 

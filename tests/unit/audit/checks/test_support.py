@@ -1,4 +1,4 @@
-"""Version windows that code declares, and package sets outside of them."""
+"""Tests that package sets outside the version ranges that code checks are reported."""
 
 import json
 from textwrap import dedent

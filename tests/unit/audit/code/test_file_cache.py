@@ -1,4 +1,4 @@
-"""Values for a user's files are stored by folder of imports, and read with their key only."""
+"""Tests that values for a user's files are stored by folder and read only with their key."""
 
 from __future__ import annotations
 

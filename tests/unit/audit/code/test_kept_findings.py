@@ -1,4 +1,4 @@
-"""Findings are read from the cache until a file that they depend on changes."""
+"""Tests that findings are read from the cache until a file on which they depend changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launchers with Slurm's GPUs, ZeRO stage 3, DeepSpeed's files, Hydra configurations."""
+"""Tests findings about launchers: GPUs of Slurm, DeepSpeed files and Hydra configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keywords that users' code passes on, methods that it replaces, and names of other versions."""
+"""Tests findings about keywords, methods and names that exist only in other versions."""
 
 from __future__ import annotations
 

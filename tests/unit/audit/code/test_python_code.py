@@ -1,4 +1,4 @@
-"""A user's Python in a package set: reported problems and their locations."""
+"""Tests the problems that the audit of a user's Python code reports, and their locations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code that runs only with other versions, or that replaces parts of packages, is a warning."""
+"""Tests that code for other versions, or that replaces parts of packages, only causes warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment variables, command lines and overrides in a user's scripts."""
+"""Tests findings about environment variables, command lines and overrides in a user's scripts."""
 
 from __future__ import annotations
 

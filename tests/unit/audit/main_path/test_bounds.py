@@ -1,4 +1,4 @@
-"""Functions that are easily evaluated incorrectly, and hostile input."""
+"""Tests evaluation of functions that are easily evaluated incorrectly, and of hostile input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main path through small package sets."""
+"""Tests which modules and functions of small package sets are on the main path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code that runs with an entry point's default configuration, in small real wheels."""
+"""Tests findings about code that runs with the default configuration of an entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guards evaluated in package sets."""
+"""Tests the evaluation of guards in package sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages that the user names must be importable."""
+"""Tests that packages that the user names must be importable."""
 
 from __future__ import annotations
 

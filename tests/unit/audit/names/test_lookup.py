@@ -1,4 +1,4 @@
-"""Lookups of a module's names."""
+"""Tests looking up the names of a module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Python loads an extension module, by file name."""
+"""Tests which Python loads an extension module, according to its file name."""
 
 from imgbuild.audit.packages.extensions import modules_for, other_builds, python_of
 from tests.support.rows import each_row

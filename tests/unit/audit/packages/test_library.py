@@ -1,4 +1,4 @@
-"""The facts of a wheel: read once, cached by hash, extended by several processes."""
+"""Tests that the facts of a wheel are read once, cached by hash and shared by processes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A package set: owners of modules, existing and unknown modules."""
+"""Tests which modules exist in a package set, and which packages own them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The facts bundled with imgbuild, used for wheels and packages that are not available."""
+"""Tests the facts bundled with imgbuild for wheels and packages that are not available."""
 
 import _ctypes
 from array import array

@@ -1,4 +1,4 @@
-"""Python source read into facts: imports, definitions, names."""
+"""Tests reading imports, definitions and names from Python source."""
 
 from __future__ import annotations
 

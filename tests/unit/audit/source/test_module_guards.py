@@ -1,4 +1,4 @@
-"""Guards: the tests for installed packages that packages use."""
+"""Tests reading the conditions on installed packages as guards."""
 
 from __future__ import annotations
 

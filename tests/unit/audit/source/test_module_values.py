@@ -1,4 +1,4 @@
-"""Values in conditions: names, parts of versions, conditions assigned to names."""
+"""Tests reading values in conditions: names, parts of versions and assigned conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of names at each place: scopes, rebound names, merged branches."""
+"""Tests the values of names in scopes, after rebinding and in merged branches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guards of the branches of `try`, `match` and classes, and the facts read in each."""
+"""Tests the guards of branches of `try`, `match` and classes, and the facts read in each branch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walks over syntax trees."""
+"""Tests walking over syntax trees."""
 
 from __future__ import annotations
 
