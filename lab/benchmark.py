@@ -1,8 +1,8 @@
-"""Measures `docker build` with uv against imgbuild: same lock, same downloaded wheels, one run.
+"""Compares the time of imgbuild with that of `docker build` with uv, for the same lock and wheels.
 
-Both end when a command has responded in a container of the image, unless a case states otherwise.
-Prints a Markdown table for docs/benchmarks.md: medians of wall time, peak memory, bytes to push.
-Run it with the environment's Python: `make benchmark`. The page cache is warm for both; pins are
+A measurement ends when a command has run in a container of the image, unless a case states
+otherwise. Prints a Markdown table for docs/benchmarks.md with medians of wall time, peak memory and
+bytes to push. Run it with `make benchmark`. The page cache is warm for both builders, and pins are
 changed in a copy of the project.
 """
 
@@ -35,7 +35,7 @@ CASES = {
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One case: the medians of each builder, None if one has nothing to measure."""
+    """One case with the medians of each builder; None if a builder is not measured."""
 
     case: str
     docker: measuring.Measure | None
@@ -56,20 +56,35 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """The options."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--target", default="cu124-vllm", help="the target to build (default: %(default)s)")
-    add("--runs", type=int, default=5, help="runs of each imgbuild case (default: %(default)s)")
-    add("--docker-runs", type=int, default=3, help="runs of each docker case; 0 omits Docker")
-    add("--case", action="append", choices=[*CASES], help="only this case; repeatable")
-    add("--trl", default="0.18.1", help="the version that trl's pin is changed to")
-    add("--small", default="tqdm==4.67.0", help="the other changed pin, NAME==VERSION")
-    add("--through", default="docker", help="where imgbuild runs the command: docker, podman, root")
-    add("--jobs", type=int, help="processes that imgbuild may use (default: all cores)")
-    add("--work", type=Path, default=Path(tempfile.gettempdir()), help="output folder; 30 GB")
+    add("--target", default="cu124-vllm", help="target to build (default: %(default)s)")
+    add(
+        "--runs",
+        type=int,
+        default=5,
+        help="number of runs of each imgbuild case (default: %(default)s)",
+    )
+    add(
+        "--docker-runs",
+        type=int,
+        default=3,
+        help="number of runs of each docker case; 0 omits Docker",
+    )
+    add("--case", action="append", choices=[*CASES], help="run only this case; repeatable")
+    add("--trl", default="0.18.1", help="version to which the pin of trl is changed")
+    add("--small", default="tqdm==4.67.0", help="second pin to change, as NAME==VERSION")
+    add("--through", default="docker", help="how imgbuild runs the command: docker, podman or root")
+    add("--jobs", type=int, help="maximum number of imgbuild processes (default: one per core)")
+    add(
+        "--work",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        help="folder for images; requires 30 GB",
+    )
     return parser.parse_args()
 
 
@@ -138,7 +153,7 @@ def run_docker(
     after: contenders.Built,
     runs: int,
 ) -> tuple[measuring.Measure, int]:
-    """The same for `docker build` with uv."""
+    """The median of `runs` of `docker build` with uv, and the bytes to push."""
     if case == "nothing":
         docker.ensure(base)
         return median(docker.answer(cached=True) for _ in range(runs)), 0
@@ -165,7 +180,7 @@ def report(
     before: str,
     docker: contenders.Docker | None,
 ) -> str:
-    """The table, with notes on how to read it."""
+    """The table with notes that explain it."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -205,7 +220,7 @@ def report(
 
 
 def megabytes(size: int | None) -> str:
-    """A size with its unit, or a dash."""
+    """A size in MB, or a dash."""
     return NOTHING if size is None else f"{size / 1e6:,.1f} MB"
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares `imgbuild audit --code` with Python: true findings and missed failures.
+"""Measures true findings and missed failures of `imgbuild audit --code` with Python itself.
 
 `environment` installs the packages of a target for the CPU. `audit` audits files for a target.
-`findings` draws findings with a seed, and Python resolves and inspects the names in them.
-`failures` does the reverse: code_probe.py, which shares no code with the audit, resolves the
-imports, the attributes and the calls of the same files with the installed modules, and failures
-drawn with a seed are searched in the findings. A missing package does not count as a failure.
+`findings` draws a random sample of findings and checks the names in them with Python. `failures`
+draws a random sample of failures and searches for them in the findings: code_probe.py, which shares
+no code with the audit, resolves the imports, attributes and calls of the files with the installed
+modules. A missing package does not count as a failure.
 
     code_oracle.py environment cu124-trl0.17 /tmp/old
     code_oracle.py audit cu124-trl0.17 examples --output old.json
@@ -81,7 +81,7 @@ def audit(arguments: list[str], paths: list[Path], output: Path) -> None:
 
 
 def draw_findings(results: Path, python: str, seed: int, count: int) -> None:
-    """Draws findings, and prints Python's verdict on each: true, false or untried."""
+    """Draw findings, and print for each whether Python confirms it: true, false or untried."""
     every = [
         each | {"file": str(_place(entry, each["file"]))}
         for entry in json.loads(results.read_text(encoding="utf-8"))
@@ -98,7 +98,7 @@ def draw_findings(results: Path, python: str, seed: int, count: int) -> None:
 
 
 def draw_failures(results: Path, python: str, seed: int, count: int) -> None:
-    """Draws failures in Python, and prints which of them the audit reports on the same line."""
+    """Draw failures in Python, and print which of them the audit reports on the same line."""
     entries = json.loads(results.read_text(encoding="utf-8"))
     lines = {
         (str(_place(entry, each["file"])), each["line"])
@@ -151,15 +151,15 @@ def main() -> None:
     verb = verbs.add_parser("environment", help="install a target's packages for the CPU")
     verb.add_argument("target")
     verb.add_argument("folder", type=Path)
-    verb.add_argument("--torch", default="2.13.0+cpu", help="the version of torch for the CPU")
+    verb.add_argument("--torch", default="2.13.0+cpu", help="version of torch for the CPU")
     verb = verbs.add_parser("audit", help="audit files for a target")
-    verb.add_argument("target", help="a target, or options of `imgbuild audit` in quotes")
+    verb.add_argument("target", help="target, or quoted options of `imgbuild audit`")
     verb.add_argument("paths", type=Path, nargs="+")
     verb.add_argument("--output", type=Path, required=True)
     for name, count in (("findings", 40), ("failures", 20)):
         verb = verbs.add_parser(name, help=f"draw {name}")
-        verb.add_argument("results", type=Path, help="the output of audit")
-        verb.add_argument("--python", required=True, help="the Python of the environment")
+        verb.add_argument("results", type=Path, help="file with the output of audit")
+        verb.add_argument("--python", required=True, help="Python interpreter of the environment")
         verb.add_argument("--seed", type=int, required=True)
         verb.add_argument("--count", type=int, default=count)
     given = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Runs in an environment, for lab/code_oracle.py: finds failures of Python files by importing.
+"""Finds failures of Python files by importing modules in an environment, for lab/code_oracle.py.
 
 Takes `findings` or `failures` as argument and JSON on stdin, and prints one line of JSON. Imports
-nothing of imgbuild. A file's names are followed in its syntax tree: imports, `name = value` of a
-module, and calls and attributes of them. Code in `try`, or code that depends on a version, a
-platform or installed packages, is omitted.
+nothing of imgbuild. Names are followed in the syntax tree of a file: imports, assignments of module
+members, and their calls and attributes. Code is omitted if it is in `try` or depends on a version,
+a platform or installed packages.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Failure = tuple[int, int, str]  # first and last line, and the result of Python
 
 
 class Unknown(Exception):
-    """The object of a name cannot be determined here."""
+    """The object that a name refers to cannot be determined."""
 
 
 class Fails(Exception):
-    """Python fails, with this message."""
+    """Python raises an exception with this message."""
 
 
 class NotInstalled(Fails):
@@ -46,7 +46,7 @@ def of_other_device(error: Exception) -> bool:
 
 
 def load(module: str) -> Any:
-    """The module; Fails if it is missing, Unknown if another one is missing."""
+    """Import a module; Fails if it is missing, Unknown if a module that it imports is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -108,7 +108,7 @@ def name_of(value: Any) -> str:
 
 
 class Walk:
-    """The uses in a file that run whenever their function runs."""
+    """The uses of names in a file that run whenever their function runs."""
 
     def __init__(self, source: bytes, folder: Path) -> None:
         self.tree = ast.parse(source)
@@ -276,7 +276,7 @@ def bound(node: ast.AST) -> Iterator[str]:
 
 
 def failures(paths: Sequence[str]) -> list[tuple[str, int, int, str]]:
-    """The failures in the Python files below some paths, except for missing packages."""
+    """The failures in the Python files below `paths`, except for missing packages."""
     result = []
     for top in map(Path, paths):
         for path in sorted(top.rglob("*.py")) if top.is_dir() else [top]:
@@ -287,7 +287,7 @@ def failures(paths: Sequence[str]) -> list[tuple[str, int, int, str]]:
 
 
 def walked(path: Path) -> Walk | None:
-    """The uses in a file; None if it is not valid Python of this version."""
+    """The uses of names in a file; None if the file is not valid Python of this version."""
     try:
         walk = Walk(path.read_bytes(), path.parent)
     except (SyntaxError, ValueError):
@@ -297,12 +297,12 @@ def walked(path: Path) -> Walk | None:
 
 
 def findings(drawn: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """For each finding: true, false or untried, and the reason."""
+    """The verdict on each finding (true, false or untried) and the reason."""
     return [verdict(each) for each in drawn]
 
 
 def verdict(finding: dict[str, Any]) -> tuple[str, str]:
-    """The verdict from the line of the file; else from the subject that the finding names."""
+    """The verdict by the line of the file, else by the subject of the finding."""
     path, line = Path(finding["file"]), finding["line"]
     if path.suffix == ".py":
         walk = walked(path)
@@ -349,7 +349,7 @@ def importable(dotted: str) -> Any:
 def main() -> None:
     """Process the request on stdin."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("findings", "failures"), help="what stdin is about")
+    parser.add_argument("what", choices=("findings", "failures"), help="content of stdin")
     what = parser.parse_args().what
     questions = json.load(sys.stdin)
     quiet = io.StringIO()

@@ -1,4 +1,4 @@
-"""The two builders that lab/benchmark.py compares, prepared so that only the build is timed."""
+"""Prepares the two builders that lab/benchmark.py compares, so that only builds are timed."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Imgbuild:
     def answer(self, built: Built, *, have: Built | None) -> measuring.Measure:
         """Build with all inputs downloaded, and run a command in the image.
 
-        With `have`, that image is in the cache, in the output and in the engine.
+        The image `have` is already in the cache, in the output and in the engine.
         """
         self._fill(built, have)
         if self._through != "root":
@@ -129,7 +129,7 @@ class Imgbuild:
         )
 
     def _script(self, built: Built) -> list[str | Path]:
-        """`imgbuild run`, which builds and loads the image."""
+        """The command line of `imgbuild run`, which builds and loads the image."""
         words = ["run", built.project.target, "--through", self._through, *self._jobs]
         return [IMGBUILD, *words, "--", *ANSWER]
 
@@ -175,7 +175,7 @@ class Docker:
         return _output("docker", "version", "--format", "{{.Server.Version}}").strip()
 
     def prepare(self, built: Built) -> None:
-        """Write the build context and transfer it to BuildKit, so that no run includes this."""
+        """Write the build context and transfer it to BuildKit, so that no run includes it."""
         self._load_base(built)
         shutil.rmtree(self._context, ignore_errors=True)
         wheels = self._context / "wheels"
@@ -196,7 +196,7 @@ class Docker:
     def answer(self, *, cached: bool) -> measuring.Measure:
         """Run `docker build` of the prepared context, and a command in the image.
 
-        `cached`: with the results of earlier builds.
+        With `cached`, the results of earlier builds are used.
         """
         words = ["--provenance=false", "--sbom=false", "--progress=plain", f"--tag={TAG}"]
         if not cached:
@@ -213,13 +213,13 @@ class Docker:
         self._layers[built.project.root] = _saved_layers()
 
     def layers(self, built: Built) -> dict[str, int]:
-        """The layers of the image of `built`, digest → compressed bytes; builds it if need be."""
+        """The compressed size of each layer of the image of `built`, which is built if missing."""
         if built.project.root not in self._layers:
             self.ensure(built)
         return self._layers[built.project.root]
 
     def remember(self, built: Built) -> dict[str, int]:
-        """The layers of the image just built, which is that of `built`."""
+        """Store the layers of the image just built as those of `built`."""
         self._layers[built.project.root] = _saved_layers()
         return self._layers[built.project.root]
 
@@ -248,7 +248,7 @@ class Docker:
 
 
 def daemons() -> list[int]:
-    """The process ids of Docker's daemon, whose children do its work."""
+    """The process IDs of Docker's daemon, whose child processes do the work."""
     pid_text = next((path.read_text() for path in DAEMON_PIDS if path.exists()), "")
     return [int(pid_text)] if pid_text.strip() else []
 

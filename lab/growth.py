@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes a project with many locked targets, and measures commands that read them all.
+"""Measures commands that read all targets of a project with many locked targets.
 
 lab/growth.py --targets 1000 ../many
 
-The targets are those of matrix.yaml under other names, with matching locks and digests; nothing is
-downloaded. Prints seconds and memory of each command, for a tenth of the targets and for all, each
-in a new process, with a new cache: the second `list --wide` uses the cache of the first.
+The project has the targets of matrix.yaml under other names, with matching locks and digests.
+Nothing is downloaded. Prints the seconds and memory of each command for a tenth of the targets and
+for all of them. Each command runs in a new process with a new cache, except that the second `list
+--wide` uses the cache of the first.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ COMMANDS = (
 
 
 class Dumper(yaml.SafeDumper):
-    """Writes repeated values in full, because a matrix has no aliases."""
+    """A YAML dumper that writes repeated values in full, because a matrix has no aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
         """True for each value."""
@@ -53,7 +54,7 @@ class Dumper(yaml.SafeDumper):
 
 
 def names(number: int) -> Iterator[tuple[str, str]]:
-    """New names, each with the target of this repository that it copies, `number` times."""
+    """`number` new names, each with the target of this repository that it copies."""
     own = sorted(path.parent.name for path in (ROOT / "images").glob("*/lock.json"))
     for place, original in zip(range(number), itertools.cycle(own), strict=False):
         yield f"{original}-n{place}", original
@@ -111,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="a folder for the projects")
+    parser.add_argument("folder", type=Path, help="folder for the projects")
     parser.add_argument("--targets", type=int, default=1000, help="default: 1000")
     given = parser.parse_args()
     for number in (given.targets // 10, given.targets):

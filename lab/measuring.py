@@ -1,4 +1,4 @@
-"""Runs a command and measures wall time, and peak memory of all its processes and the largest.
+"""Measures the wall time and peak memory of a command and its child processes.
 
 Linux only, since memory is read from /proc.
 """
@@ -23,8 +23,8 @@ INTERVAL = 0.2  # seconds between two measurements of memory
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements of a command.
 
-    `seconds` of wall time; `memory` in bytes of all processes at once, shared pages counted once
-    (Pss, by sampling); `largest` in bytes, the largest resident set of one process.
+    `seconds` is the wall time. `memory` is the peak of all processes together in bytes, with shared
+    pages counted once (sampled Pss). `largest` is the largest resident set of one process in bytes.
     """
 
     seconds: float
@@ -43,7 +43,7 @@ class Sampler(threading.Thread):
         self._end = threading.Event()
 
     def run(self) -> None:
-        """Sample until `end`."""
+        """Sample until `end` is called."""
         while not self._end.wait(INTERVAL):
             self.peak = max(self.peak, memory(self._roots) - self._before)
 
@@ -62,7 +62,8 @@ def measure(
 ) -> Measure:
     """Run `command`; CalledProcessError if it fails.
 
-    `daemons` are processes that work for it, such as dockerd: their growth counts as its memory.
+    `daemons` are processes that work for the command, such as dockerd: the growth of their memory
+    is added.
     """
     shown = " ".join(str(word) for word in command)
     print(f"$ {shown}", file=sys.stderr, flush=True)

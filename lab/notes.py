@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Tests a sample of an audit's notes, drawn with a fixed seed, inside the image.
 
-The image must be built. Python inside the image checks whether the reported object is missing,
-without GPU or network: it imports the module, looks up the name or attribute, reads the signature,
-opens the library. A note whose test fails for another reason counts as untried.
+The image must be built. Python in the image checks without GPU and network whether the reported
+object is missing: it imports the module, looks up the name, reads the signature or opens the
+library. A note whose test fails for another reason counts as untried.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ TRUE, FALSE, UNTRIED = "true", "false", "untried"
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """The result of one note, and the reason."""
+    """The result of testing one note, and the reason."""
 
     outcome: str
     why: str
 
 
 def draw(findings: Sequence[Finding], number: int, seed: int) -> list[Finding]:
-    """A sample of the notes that have evidence; the same for the same findings."""
+    """A random sample of the notes with evidence, which depends only on findings and seed."""
     notes = [
         note for note in findings if note.severity is Severity.NOTE and note.evidence is not None
     ]

@@ -1,7 +1,7 @@
-"""Runs inside an image, for lab/notes.py: tests whether something is missing.
+"""Tests inside an image whether reported objects are missing, for lab/notes.py.
 
-Takes one argument, a JSON list of questions (relation, subject, file), and prints one line of
-verdicts, [outcome, why] each. Imports nothing of imgbuild: the image has none.
+The argument is a JSON list of questions (relation, subject, file). Prints one line of JSON with a
+verdict [outcome, reason] for each. Imports nothing of imgbuild, which is not in the image.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 
 
 class Untried(Exception):
-    """The question cannot be answered in this image."""
+    """A question cannot be answered in this image."""
 
 
 def load(module: str) -> Any:
-    """The module; None if there is no module of that name."""
+    """Import a module; None if it does not exist."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -92,7 +92,7 @@ def lacks_name(subject: str, file: str) -> bool:
 
 
 def all_there(value: Any, parts: Sequence[str]) -> bool:
-    """Whether each of `parts` is an attribute of the one before it."""
+    """Whether each of `parts` is an attribute of the preceding object, starting at `value`."""
     for part in parts:
         try:
             if not has(value, part):
@@ -152,7 +152,7 @@ CHECKS: dict[str, Callable[[str, str], bool]] = {
 
 
 def verdict(question: dict[str, str]) -> tuple[str, str]:
-    """Outcome and reason of one question."""
+    """The outcome and reason for one question."""
     check = CHECKS.get(question["relation"])
     if check is None:
         return "untried", "cannot be checked inside an image"

@@ -4,12 +4,12 @@
 Each seed draws two sets from the same requirements: the control, as uv resolves it, and one in
 which one version is forced. Both are installed and imported on the CPU, each package in a new
 process, and both are audited by `imgbuild audit --requirements`. A failure counts only if the
-control imports. Of draws without a failure a sample is audited. Results are lines of JSON, one per
-seed: existing seeds are skipped, so that a run can be interrupted and continued. Even seeds are for
-development; `report` shows no details of odd ones.
+control can be imported. Only a sample of the draws without a failure is audited. Results are lines
+of JSON, one per seed. Seeds with a result are skipped, so a run can be interrupted and continued.
+Even seeds are for development, and `report` shows no details of odd seeds.
 
-`again` only audits: Python's results come from the draws, which `run --no-audit` creates. A set is
-installed again if the audit has errors that were not looked up then.
+`again` only audits and takes Python's results from draws that `run --no-audit` created. A set is
+installed again if the audit has errors that were not looked up before.
 
     oracle.py run --seeds 1-200
     oracle.py again --seeds 1-200 --draws results.jsonl --results new.jsonl
@@ -63,7 +63,7 @@ LIBRARIES = 40  # shared objects of one package that are opened
 
 @dataclasses.dataclass
 class InstalledSet:
-    """An installed set, and the parts of it that Python could not import."""
+    """An installed set, with the modules that Python could not import."""
 
     pins: Pins
     folder: Path
@@ -75,7 +75,7 @@ class InstalledSet:
 
     @property
     def fails(self) -> bool:
-        """Whether Python fails for another reason than a missing GPU."""
+        """Whether Python fails for a reason other than a missing GPU."""
         return self.result().fails
 
     def result(self) -> SetResult:
@@ -90,7 +90,7 @@ class InstalledSet:
 
 
 class Experiments:
-    """Installs, imports and audits sets below `folder`; waits for other processes using it."""
+    """Installs, imports and audits sets below `folder`, which one process can use at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -104,7 +104,7 @@ class Experiments:
     def measure(self, seed: int, sample: float, *, audit: bool = True) -> Measured:
         """The draw of `seed`, installed, imported and, if `audit`, audited.
 
-        Of draws without a failure, only the share `sample` is audited.
+        Only the share `sample` of draws without a failure is audited.
         """
         draw = oracle_sets.draw(seed, self.shop)
         if draw is None:
@@ -140,9 +140,9 @@ class Experiments:
         return msgspec.structs.replace(measured, control=control, forced=forced, commit=self.commit)
 
     def _audited_again(self, draw: Draw, which: str, previous: SetResult) -> SetResult:
-        """`previous` with current errors; new ones are looked up in the installed set.
+        """`previous` with current errors; new errors are looked up in the installed set.
 
-        OSError or Unresolved if that set can no longer be installed.
+        OSError or Unresolved if the set can no longer be installed.
         """
         audit_report, complaint, seconds = self._audit(
             draw.forced if which == "forced" else draw.control
@@ -211,7 +211,7 @@ class Experiments:
         )
 
     def _base(self, torch: str) -> Path:
-        """The folder with this torch, installed once."""
+        """The folder in which a version of torch is installed once."""
         base = self.folder / f"torch-{torch}"
         if base.exists():
             return base
@@ -232,7 +232,7 @@ class Experiments:
         return base
 
     def _audit(self, pins: Pins) -> tuple[Report | None, str, float]:
-        """The report of `imgbuild audit` on the pins, or its last output; and its seconds."""
+        """The report or last output of `imgbuild audit` on the pins, and its seconds."""
         start = time.monotonic()
         audit_report, complaint = self._audit_answer(pins)
         return audit_report, complaint, round(time.monotonic() - start, 1)
@@ -298,7 +298,7 @@ def _report(text: str) -> Report:
 
 
 def _looked_up(report: Report | None, tried: Probe) -> Iterator[Alarm]:
-    """The errors of a report, and whether Python confirms those that it can look up."""
+    """The errors of a report, and whether Python confirms them if it can look them up."""
     left = ALARMS
     for finding in errors_of(report.findings if report is not None else ()):
         evidence = finding.evidence
@@ -321,9 +321,9 @@ def _looked_up(report: Report | None, tried: Probe) -> Iterator[Alarm]:
 def ignore_incomparable(control: InstalledSet, forced: InstalledSet) -> None:
     """Drop failures that are unrelated to the forced version.
 
-    These are shared objects of packages of which the control cannot open one either, because many
-    cannot be loaded alone, and parts of a namespace that the control lacks, because each may need
-    an extra.
+    Dropped are shared objects of packages whose shared objects the control cannot open either,
+    because many cannot be loaded alone, and parts of a namespace that the control lacks, because
+    each may require an extra.
     """
     unopened = {failure.package for failure in control.failures if failure.name.endswith(".so")}
     parts = {module for module in forced.modules - control.modules if "." in module}
@@ -381,25 +381,33 @@ def report(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run or report."""
+    """Run the selected command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("command", choices=("run", "again", "report"))
-    parser.add_argument("--seeds", type=seeds_of, default=range(1, 201), help="such as 1-200")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="sets, downloads and facts")
-    parser.add_argument("--results", type=Path, help="default: results.jsonl in the folder")
-    parser.add_argument("--draws", type=Path, help="audit the draws of these results again")
+    parser.add_argument(
+        "--seeds", type=seeds_of, default=range(1, 201), help="range of seeds, such as 1-200"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help="folder for sets, downloads and facts"
+    )
+    parser.add_argument(
+        "--results", type=Path, help="file of results (default: results.jsonl in the folder)"
+    )
+    parser.add_argument("--draws", type=Path, help="file of results whose draws are audited again")
     parser.add_argument(
         "--sample",
         type=float,
         default=SAMPLE,
-        help="share of draws without a failure that is audited, too; default: %(default)s",
+        help="share of the draws without a failure to audit (default: %(default)s)",
     )
     parser.add_argument(
-        "--no-audit", action="store_true", help="run: only install and import, for again later"
+        "--no-audit", action="store_true", help="only install and import, for a later `again`"
     )
-    parser.add_argument("--only", choices=CHOICES, default="all", help="again: only these sets")
+    parser.add_argument(
+        "--only", choices=CHOICES, default="all", help="audit only these sets with `again`"
+    )
     parser.add_argument("--details", action="store_true", help="list misses and false alarms")
-    parser.add_argument("--held-out", action="store_true", help="list those of odd seeds, too")
+    parser.add_argument("--held-out", action="store_true", help="also list those of odd seeds")
     options = parser.parse_args()
     options.results = options.results or options.folder / "results.jsonl"
     if options.command == "again" and options.draws is None:

@@ -1,7 +1,8 @@
-"""Imports modules of a package set in a fresh process, and looks up names, for lab/oracle.py.
+"""Imports modules and looks up names of a package set in a new process, for lab/oracle.py.
 
-The request is JSON: `paths` are folders of packages, `modules` and `names` are imported and read in
-this order, `libraries` are opened, `facts` are claims to look up. Needs only the standard library.
+The request is JSON. `paths` are folders of packages, `modules` are imported and `names` read in
+this order, `libraries` are opened, and `facts` are claims to look up. Only the standard library is
+required.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ IMPORT_LIMIT = 240  # seconds
 class Probe:
     """Runs queries on an installed set, each in a new process.
 
-    `bytecode` is a folder for compiled modules, for other sets with the same path.
+    `bytecode` is a folder of compiled modules, which sets with the same path share.
     """
 
     def __init__(self, folder: Path, paths: Sequence[Path], bytecode: Path) -> None:
@@ -45,7 +46,7 @@ class Probe:
         libraries: Sequence[str] = (),
         facts: Sequence[dict[str, str]] = (),
     ) -> dict[str, Any]:
-        """Run a query; a process that died is a failure of the current step."""
+        """Run a query; if the process dies, its current step has failed."""
         request = {
             "paths": self._paths,
             "modules": modules,
@@ -103,8 +104,8 @@ class Probe:
 def main() -> None:
     """Run one request."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("request", type=Path, help="a file of JSON")
-    parser.add_argument("answer", type=Path, help="the file that is written")
+    parser.add_argument("request", type=Path, help="JSON file with the request")
+    parser.add_argument("answer", type=Path, help="file for the result")
     options = parser.parse_args()
     request = json.loads(options.request.read_text(encoding="utf-8"))
     for path in request["paths"]:
@@ -129,7 +130,7 @@ def main() -> None:
 
 
 def failed(name: str, paths: list[str], *, by_name: bool) -> dict[str, Any] | None:
-    """The failure of importing a module, or of reading a name below one; None if it works."""
+    """The failure to import a module or to read a name in it; None if there is no failure."""
     try:
         if by_name:
             look_up(name)
@@ -158,7 +159,7 @@ def look_up(name: str) -> Any:
 
 
 def words(error: BaseException) -> str:
-    """The error in one line, at most 400 characters, with its cause."""
+    """The error and its cause in one line of at most 400 characters."""
     text = f"{type(error).__name__}: {error}"
     cause = error.__cause__ or error.__context__
     if cause is not None and str(cause) not in text:
@@ -167,7 +168,7 @@ def words(error: BaseException) -> str:
 
 
 def places(error: BaseException, paths: list[str]) -> list[str]:
-    """Files and lines of the traceback inside the set, outermost first, causes last."""
+    """The files and lines of the traceback inside the set, outermost first and causes last."""
     locations = []
     seen: set[int] = set()
     step: BaseException | None = error

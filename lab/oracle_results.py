@@ -1,4 +1,4 @@
-"""The results of lab/oracle.py: reads and prints a line of JSON for each seed."""
+"""Reads and prints the results of lab/oracle.py, one line of JSON per seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from oracle_verdicts import (
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the results. Without a draw, uv rejected all attempts, as in `failure`."""
+    """One line of the results. If uv rejected all attempts there is no draw, but a `failure`."""
 
     seed: int
     draw: Draw | None = None
@@ -44,7 +44,7 @@ def read(path: Path) -> dict[int, Measured]:
 
 
 def row(measured: Measured) -> Row | None:
-    """The verdicts of a seed; None if it was not audited."""
+    """The verdicts of a seed; None if the seed was not audited."""
     if measured.draw is None or measured.control is None or measured.forced is None:
         return None
     return Row(
@@ -61,7 +61,7 @@ def row(measured: Measured) -> Row | None:
 
 
 def left_out(results: Iterable[Measured]) -> Iterator[str]:
-    """The reasons why draws were not audited, with counts for each half."""
+    """The reasons for draws that were not audited, with counts for each half."""
     counts: dict[str, list[int]] = {}
     for measured in results:
         if row(measured) is None:
@@ -76,7 +76,7 @@ def left_out(results: Iterable[Measured]) -> Iterator[str]:
 
 
 def details(measured: Measured) -> Iterator[str]:
-    """Misses and false alarms of a seed, for development."""
+    """The misses and false alarms of a seed."""
     verdicts = row(measured)
     if (
         verdicts is None

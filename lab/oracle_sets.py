@@ -1,4 +1,4 @@
-"""Random package sets for lab/oracle.py: drawn by a seed, resolved and installed with uv."""
+"""Draws random package sets for lab/oracle.py, and resolves and installs them with uv."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GPU_ONLY = ("nvidia-", "cuda-")
 
 
 class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A package of the table: its oldest version, and names that are read when it is imported.
+    """A package of the table with its oldest version and the names that are read from it.
 
     `beside` are names that are read only if the set contains the other package.
     """
@@ -75,7 +75,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pins(msgspec.Struct, frozen=True):
-    """A resolved set: package → version, and package → the packages that require it."""
+    """A resolved set, with the version and the dependents of each package."""
 
     versions: dict[str, str]
     needed_by: dict[str, tuple[str, ...]]
@@ -110,7 +110,7 @@ class Unresolved(Exception):
 
 
 class Shop:
-    """Versions of the index, and uv. `folder` contains uv's cache."""
+    """Lists versions of the index and runs uv. `folder` contains the cache of uv."""
 
     def __init__(self, table: Table, folder: Path) -> None:
         self.table = table
@@ -121,7 +121,7 @@ class Shop:
 
     @functools.cache  # noqa: B019 - one shop lives as long as the program
     def versions(self, package: str) -> tuple[str, ...]:
-        """Final versions since the oldest of the table that have a wheel, oldest first."""
+        """The final versions with a wheel, oldest first, from the oldest in the table on."""
         files = self._indexes.files(package)
         oldest = Version(self.table.packages[package].oldest)
         candidates = {file.version for file in files if file.version is not None and file.is_wheel}
@@ -132,7 +132,7 @@ class Shop:
         )
 
     def resolve(self, requirements: Iterable[str], override: str = "", torch: str = "") -> Pins:
-        """The newest set for `requirements`; Unresolved if there is none with wheels alone."""
+        """The newest set of wheels for `requirements`; Unresolved if no such set exists."""
         floors = [f"{name}>={listed.oldest}" for name, listed in self.table.packages.items()]
         if torch:
             floors.append(f"torch=={torch}")
@@ -160,7 +160,7 @@ class Shop:
         )
 
     def install(self, pins: Mapping[str, str], target: Path) -> None:
-        """Install exactly `pins` into the folder `target`, by hard links to uv's cache."""
+        """Install exactly `pins` into the folder `target`, as hard links to uv's cache."""
         requirements = "\n".join(f"{name}=={version}" for name, version in sorted(pins.items()))
         command = [
             *("pip", "install", "--no-deps", "--link-mode", "hardlink", "--target", str(target)),
@@ -191,7 +191,7 @@ class Shop:
 
 
 def sampled(seed: int, share: float) -> bool:
-    """Whether the draw of `seed` is in the audited share, even without a failure."""
+    """Whether the draw of `seed` is audited even without a failure."""
     return random.Random(f"sample {seed}").random() < share  # noqa: S311
 
 
@@ -249,7 +249,7 @@ def _attempt(seed: int, dice: random.Random, group: Group, shop: Shop) -> Draw |
 
 
 def _pinned(name: str, dice: random.Random, shop: Shop) -> str:
-    """A requirement of a main package: mostly the newest compatible version, else any."""
+    """A requirement on a main package: usually the newest compatible version, else any version."""
     versions = shop.versions(name)
     pinned = bool(versions) and dice.random() < PINNED
     return f"{name}=={dice.choice(versions)}" if pinned else name
@@ -263,7 +263,7 @@ def imported(package: str, pins: Pins, table: Table, most: int = 6) -> tuple[str
 
 
 def installed(pins: Mapping[str, str]) -> dict[str, str]:
-    """The part of `pins` that a set installs in addition to the base of its group."""
+    """The pins that a set installs in addition to the base of its group."""
     return {
         name: version
         for name, version in pins.items()
@@ -272,7 +272,7 @@ def installed(pins: Mapping[str, str]) -> dict[str, str]:
 
 
 def modules_of(target: Path, package: str) -> tuple[str, ...]:
-    """The modules to import of an installed package: its top-level ones, below namespaces."""
+    """The modules of an installed package to import: top-level modules, or those in namespaces."""
     for each in distributions(path=[str(target)]):
         if normalize(each.metadata["Name"]) == package:
             return _top_modules(each, target)
@@ -314,9 +314,9 @@ def _top_modules(distribution: Distribution, target: Path) -> tuple[str, ...]:
 
 
 def conflicts(target: Path, extra: Mapping[str, str]) -> tuple[str, ...]:
-    """Requirements of METADATA, without extras, that the installed set does not satisfy.
+    """The requirements in METADATA, without extras, that the installed set does not satisfy.
 
-    Each as "package: requirement". `extra` are packages installed elsewhere, with versions.
+    Each is "package: requirement". `extra` has the versions of packages installed elsewhere.
     """
     installed = list(distributions(path=[str(target)]))
     versions = {normalize(each.metadata["Name"]): each.version for each in installed} | dict(extra)

@@ -1,4 +1,4 @@
-"""Compares the audit's results for a package set with Python's: verdicts, and their table."""
+"""Compares the results of the audit and of Python for a package set, and prints a table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNKNOWN = "unknown"  # of a fact: Python was not run, or gave no result
 
 
 class Verdict(enum.StrEnum):
-    """The result of the audit of one set compared with Python's."""
+    """The result of comparing the audit of one set with Python."""
 
     TRUE = "true"  # an error names the failed import
     MISS = "miss"  # something failed, and no error but METADATA's names it
@@ -49,7 +49,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_gpu(self) -> bool:
-        """Whether it fails on every machine without a GPU."""
+        """Whether the failure occurs on every machine without a GPU."""
         return NO_GPU.search(self.error) is not None
 
 
@@ -65,7 +65,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One installed set: Python's failures, METADATA's unmet requirements, the audit's errors.
+    """One installed set with failures in Python, unmet requirements and errors of the audit.
 
     `audited` is empty if the audit succeeded, else its last output.
     """
@@ -79,12 +79,12 @@ class SetResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fails(self) -> bool:
-        """Whether Python fails for another reason than a missing GPU."""
+        """Whether Python fails for a reason other than a missing GPU."""
         return any(not failure.needs_gpu for failure in self.failures)
 
     @property
     def errors(self) -> tuple[Alarm, ...]:
-        """Alarms from reading code or libraries."""
+        """The alarms from checks that read code or libraries."""
         return tuple(alarm for alarm in self.alarms if alarm.finding.check != METADATA)
 
 
@@ -112,9 +112,9 @@ def verdict(result: SetResult, package: str) -> Verdict:
 
 
 def explains(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
-    """Whether an error is about one of `failures`: by its file, or by its packages.
+    """Whether an error is about one of `failures`, according to its file or its packages.
 
-    Also if Python's message contains these packages, and it failed in a file of the first.
+    This includes failures in a file of the first package whose message contains both packages.
     """
     evidence = alarm.finding.evidence
     if evidence is None:
@@ -130,7 +130,7 @@ def explains(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
 
 
 def _names_both(evidence: Evidence, failure: Failure) -> bool:
-    """Whether Python's message has both packages, and it failed in a file of the first."""
+    """Whether Python failed in a file of the first package with a message about both packages."""
     names = {name.replace("-", "_") for name in (evidence.package, evidence.other)}
     words = set(re.findall(r"\w+", failure.error.replace("-", "_").lower()))
     folder = evidence.package.replace("-", "_")
@@ -141,7 +141,7 @@ def _names_both(evidence: Evidence, failure: Failure) -> bool:
 def same_reason(result: SetResult, package: str) -> bool:
     """Whether the error that explains a failure has the same reason as Python.
 
-    It has a file of the traceback, or Python's message contains the missing name.
+    The reasons are the same if the error has a file of the traceback or the missing name.
     """
     return any(
         _named(alarm, failure)
@@ -167,7 +167,7 @@ def _named(alarm: Alarm, failure: Failure) -> bool:
 
 
 def metadata_verdict(result: SetResult) -> Verdict:
-    """METADATA alone: findings on requirements, compared with the installed METADATA."""
+    """The verdict on requirements alone, compared with the installed METADATA."""
     evidence = [
         alarm.finding.evidence for alarm in result.alarms if alarm.finding.check == METADATA
     ]
@@ -187,7 +187,7 @@ def metadata_verdict(result: SetResult) -> Verdict:
 
 
 def module_of(file: str) -> str:
-    """The module of a Python file of a wheel; "" for another file."""
+    """The module name of a Python file in a wheel; "" for other files."""
     if not file.endswith(".py"):
         return ""
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -199,7 +199,7 @@ def errors_of(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:
-    """The 95 % interval of a share, by Wilson's formula; 0 to 1 of nothing."""
+    """The 95 % Wilson interval of a share; 0 to 1 if `total` is 0."""
     if not total:
         return 0.0, 1.0
     z, share = 1.959964, hits / total
@@ -218,7 +218,7 @@ def share(hits: int, total: int) -> str:
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of one seed in the table: the verdicts of both sets. The control imports."""
+    """The verdicts of both sets of one seed, whose control can be imported."""
 
     seed: int
     fails: bool
@@ -235,7 +235,7 @@ Half = Callable[[Row], bool]
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """The Markdown table of some seeds."""
+    """The Markdown table of `rows`."""
     halves: list[tuple[str, Half]] = [
         ("development (even seeds)", lambda row: row.seed % 2 == 0),
         ("held out (odd seeds)", lambda row: row.seed % 2 == 1),

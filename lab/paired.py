@@ -4,9 +4,9 @@
 git worktree add ../before REVISION
     lab/paired.py --before ../before --runs 5 -- build cu124-vllm
 
-Prints the median of wall time and of processor time for both, and the difference. The first pair is
-not counted. `--setup` is a command before each run, such as `rm -rf build`. A checkout with a .venv
-runs with it; modules are compiled in the first pair, as in an installation.
+Prints the median wall time and processor time of both checkouts, and the difference. The first pair
+only compiles modules and is not counted. `--setup` is a command to run before each run, such as `rm
+-rf build`. If a checkout has a .venv, imgbuild runs with it.
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ def timed(tree: Path, words: list[str]) -> tuple[float, float]:
 def main() -> None:
     """Run the pairs and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--before", type=Path, required=True, help="the older checkout")
-    parser.add_argument("--after", type=Path, default=ROOT, help="default: this checkout")
-    parser.add_argument("--runs", type=int, default=5, help="pairs that count")
-    parser.add_argument("--setup", default="", help="a command before each run")
-    parser.add_argument("words", nargs="+", help="the verb and its options, after --")
+    parser.add_argument("--before", type=Path, required=True, help="checkout to compare with")
+    parser.add_argument(
+        "--after", type=Path, default=ROOT, help="checkout to measure (default: this checkout)"
+    )
+    parser.add_argument("--runs", type=int, default=5, help="number of pairs to measure")
+    parser.add_argument("--setup", default="", help="command to run before each run")
+    parser.add_argument("words", nargs="+", help="verb and options of imgbuild, after --")
     given = parser.parse_args()
     trees = (given.before.resolve(), given.after.resolve())
     timings: dict[Path, list[tuple[float, float]]] = {tree: [] for tree in trees}

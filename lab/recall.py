@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Measures how many broken combinations the audit finds, and its precision: a Markdown table.
+"""Measures the recall and precision of the audit on broken combinations of packages.
 
-Audits the records of tests/data/combinations against the default index. Recall is the share of
-broken package sets with the expected finding at the expected place. Precision is the share of true
-alarms among all: any error on the healthy variant of a set is a false alarm.
+Audits the records of tests/data/combinations against the default index and prints a Markdown table.
+Recall is the share of broken package sets with the expected finding at the expected place.
+Precision is the share of true alarms: any error on the valid variant of a set is a false alarm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.combinations import HALVES, Combination, Outcome, audit_all, 
 
 
 def table(rows: Iterable[tuple[str, Sequence[Outcome]]]) -> list[str]:
-    """The table: a line for each group of outcomes."""
+    """The table, with a line for each group of outcomes."""
     lines = [
         "| | records | found | recall | healthy neighbours with an error | precision |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
@@ -52,11 +52,9 @@ def faults(outcomes: Iterable[Outcome]) -> list[str]:
 def main() -> None:
     """Audit both halves and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--half", choices=HALVES, action="append", help="only this half")
-    parser.add_argument("--cache", type=Path, help="folder for facts; default: none")
-    parser.add_argument(
-        "--processes", type=int, help="number of processes; default: one for each core"
-    )
+    parser.add_argument("--half", choices=HALVES, action="append", help="audit only this half")
+    parser.add_argument("--cache", type=Path, help="folder in which to store facts (default: none)")
+    parser.add_argument("--processes", type=int, help="number of processes (default: one per core)")
     given = parser.parse_args()
     halves: dict[str, tuple[Combination, ...]] = {half: load(half) for half in given.half or HALVES}
     records = [record for half in halves.values() for record in half]

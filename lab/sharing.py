@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Sizes of all images and of shared layers, computed from the committed digests: a Markdown table.
+"""Prints the sizes of all images and of shared layers, computed from the committed digests.
 
-Nothing is built or fetched. `packed` is the download size, `unpacked` the size on disk; `own` are
-layers that no other image has. The last lines compare the size of a registry with all images with
-the sum of the images.
+Nothing is built or fetched. In the Markdown table, `packed` is the download size, `unpacked` the
+size on disk, and `own` the size of layers that no other image has. The last lines compare the size
+of a registry that has all images with the sum of their sizes.
 
-With --registry HOST/REPOSITORY the same is computed for the targets tagged there, and compared with
-the registry's data: the layers of its manifests, and the size of each by a separate request.
---storage FOLDER, the storage of the registry, is compared as well. Exit status 1 if anything
-differs.
+With --registry HOST/REPOSITORY, the sizes for the targets tagged there are compared with the data
+of the registry: the layers in its manifests, and the size of each layer by a separate request.
+--storage FOLDER also compares the files of the registry. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def images(folder: Path) -> list[TargetImage]:
 
 
 def table(locked_images: Sequence[TargetImage]) -> list[str]:
-    """The table's lines, and the sums below it."""
+    """The lines of the table, and the sums below them."""
     holders = Counter(digest for _, _, image in locked_images for digest in digests(image))
     lines = [
         "| image | layers | packed | unpacked | own | shared |",
@@ -71,7 +70,7 @@ def table(locked_images: Sequence[TargetImage]) -> list[str]:
 
 
 def sums(title: str, locked_images: Sequence[TargetImage]) -> list[str]:
-    """One line: the size of a registry with all `locked_images`, compared with their sum."""
+    """A line that compares the size of a registry with all images with the sum of their sizes."""
     if not locked_images:
         return []
     total = sum(size for _, _, image in locked_images for size in digests(image).values())
@@ -85,14 +84,14 @@ def sums(title: str, locked_images: Sequence[TargetImage]) -> list[str]:
 
 
 def digests(image: ImageDigests) -> dict[str, int]:
-    """The image's layers: digest and packed size in bytes."""
+    """The packed size in bytes of each layer of an image, by digest."""
     return {layer.digest: layer.size for layer in image.layers}
 
 
 def pushed(
     locked_images: Sequence[TargetImage], place: str, storage: Path | None
 ) -> tuple[list[str], bool]:
-    """Lines on the targets tagged in `place`, computed and actual; and whether they are equal."""
+    """Lines with computed and actual sizes of targets in `place`, and whether they are equal."""
     repository, client = parse_repository(place), Client()
     entries = listing.listing(client, [repository]).entries
     there = {manifest.digest for entry in entries for manifest in entry.arch.values()}
@@ -125,13 +124,13 @@ def main() -> int:
     """Print the table or the comparison; exit status 2 if no target has digests."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--images", type=Path, default=ROOT / "images", help="the folder of locks and digests"
+        "--images", type=Path, default=ROOT / "images", help="folder of locks and digests"
     )
     parser.add_argument(
-        "--registry", metavar="HOST/REPOSITORY", help="compare with the images pushed there"
+        "--registry", metavar="HOST/REPOSITORY", help="registry and repository to compare with"
     )
     parser.add_argument(
-        "--storage", type=Path, metavar="FOLDER", help="where that registry keeps its files"
+        "--storage", type=Path, metavar="FOLDER", help="storage folder of the registry"
     )
     options = parser.parse_args()
     folder = options.images

@@ -1,8 +1,9 @@
-"""Measures `imgbuild build --format sif` against `apptainer build`, with one compressor, in turn.
+"""Compares `imgbuild build --format sif` with `apptainer build`, with the same compressor.
 
-Prints a Markdown table for docs/benchmarks.md: medians of wall time, peak memory, peak disk beyond
-the output. In addition to the layout it needs space for Apptainer's unpacked image and the SIF,
-twice: 18 GB for a target such as cu124-vllm. The page cache is warm for both.
+Prints a Markdown table for docs/benchmarks.md with medians of wall time, peak memory and peak disk
+space beyond the output. In addition to the layout, a run requires space for Apptainer's unpacked
+image and two copies of the SIF: 18 GB for a target such as cu124-vllm. The page cache is warm for
+both programs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ HEAD = (
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One conversion: its measurements, peak bytes on disk beyond the output, the output's size.
+    """The measurements of one conversion, with its peak bytes on disk and the size of its output.
 
     `cpu`: seconds of processor time of all its processes, nearly independent of other load.
     """
@@ -53,7 +54,7 @@ class Watch(threading.Thread):
         self._end = threading.Event()
 
     def run(self) -> None:
-        """Sample until `end`."""
+        """Sample until `end` is called."""
         while not self._end.wait(INTERVAL):
             self.peak = max(self.peak, self._disk_usage())
 
@@ -85,20 +86,25 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """The options."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("layout", type=Path, help="the OCI layout of an image for this machine's architecture")
-    add("--runs", type=int, default=3, help="runs of each (default: %(default)s)")
-    add("--compress", choices=[*OPTIONS], default="zstd", help="the compressor of both")
-    add("--work", type=Path, default=Path(tempfile.gettempdir()), help="where to write")
+    add("layout", type=Path, help="OCI layout of an image for the architecture of this machine")
+    add("--runs", type=int, default=3, help="number of runs of each program (default: %(default)s)")
+    add("--compress", choices=[*OPTIONS], default="zstd", help="compressor of both programs")
+    add(
+        "--work",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        help="folder for output and temporary files",
+    )
     return parser.parse_args()
 
 
 def benchmark(options: argparse.Namespace, folder: Path) -> str:
-    """Run both alternately, so that other load affects both; the report as Markdown."""
+    """Run both programs alternately, because other load should affect both; returns the report."""
     before = measuring.machine()
     layout = options.layout.resolve()
     for blob in (layout / "blobs/sha256").iterdir():
@@ -147,7 +153,7 @@ def processor() -> float:
 
 
 def report(runs: dict[str, list[Run]], before: str) -> str:
-    """A line on the machine, and a table of medians."""
+    """A line about the machine, and a table of medians."""
     count = len(runs["imgbuild"])
     lines = [f"{before}; median of {count}.", "", HEAD, "| --- " * 7 + "|"]
     slowest = max(median(each) for each in runs.values())

@@ -1,4 +1,4 @@
-"""All-reduce between the tasks of a Slurm job with the image's torch: part of `slurm --check`.
+"""Tests an all-reduce between the tasks of a Slurm job with torch, for `slurm --check`.
 
 Prints what was tested and what was not. Each node has one task, which starts a process for each
 GPU, or one with gloo if there is none.
@@ -19,12 +19,12 @@ TIMEOUT = 60
 
 
 def modulus(share: int) -> int:
-    """The number of different values to sum: sums up to 2**24 are exact in float32."""
+    """The number of different values to sum, because sums up to 2**24 are exact in float32."""
     return min(1024, EXACT // share + 1)
 
 
 def work(local: int, options: argparse.Namespace) -> None:
-    """Run one process; its result must be the sum over all ranks."""
+    """Run one process and check that its result is the sum over all ranks."""
     import torch
     import torch.distributed as dist
 

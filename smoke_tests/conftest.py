@@ -1,4 +1,4 @@
-"""Runs the cases with pytest: pytest smoke_tests --tier gpu --expect FILE."""
+"""Runs the cases with pytest, as in `pytest smoke_tests --tier gpu --expect FILE`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ sys.path.insert(0, str(HERE))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of run.py."""
+    """Add the options of run.py."""
     group = parser.getgroup("smoke tests")
     group.addoption("--tier", default="static", help="static, cpu, gpu or multi-gpu")
     group.addoption("--expect", help="JSON file with the expected content")
@@ -42,7 +42,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test for each case of the tier."""
+    """Create a test for each case of the tier."""
     from smoke_tiers import TIERS
 
     if "case" in metafunc.fixturenames:

@@ -1,4 +1,4 @@
-"""One GRPO step of a LoRA adapter with TRL on the CPU, rewarded by TRL's `accuracy_reward`.
+"""Runs one GRPO step of a LoRA adapter with TRL on the CPU, with TRL's `accuracy_reward`.
 
 The format of questions, solutions and answers is that of TRL's quick start. A random model never
 gives a correct answer, so a second reward makes the completions differ; `accuracy_reward` is also
@@ -20,7 +20,7 @@ RANK = 8
 
 
 class ContentReward(Reward):
-    """The same reward for completions that are lists of messages."""
+    """A reward for completions that are lists of messages."""
 
     def __call__(self, completions: list[Any], **_: Any) -> list[float]:
         """One reward for each completion."""
@@ -41,7 +41,7 @@ def has_accuracy_reward() -> bool:
 
 
 def answers() -> list[str]:
-    """Problems of `accuracy_reward` with a right and a wrong answer to each question."""
+    """The problems of `accuracy_reward` for a right and a wrong answer to each question."""
     if not has_accuracy_reward():
         return []
     from trl.rewards import accuracy_reward
@@ -59,7 +59,7 @@ def answers() -> list[str]:
 
 
 def make_trainer(folder: Path, arguments: Any, model: Any) -> tuple[Any, ContentReward]:
-    """A trainer that adds an adapter to every linear layer of `model`, and its second reward."""
+    """Create a trainer with an adapter for every linear layer of `model`, and a second reward."""
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoTokenizer
@@ -87,8 +87,8 @@ def make_trainer(folder: Path, arguments: Any, model: Any) -> tuple[Any, Content
 def step(trainer: Any, reward: ContentReward) -> tuple[list[str], str]:
     """Run the step; returns its problems and its logged values.
 
-    The second half of an adapter starts at zero and changes; the first half then has no gradient.
-    The weights below the adapter must not change.
+    The second half of an adapter starts at zero and must change. The first half has no gradient in
+    this step. The weights of the model itself must not change.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""One GRPO step with TRL on the CPU, generation by transformers: every tensor must change."""
+"""Runs one GRPO step with TRL on the CPU, after which every tensor must have changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Reward:
 
     @staticmethod
     def score(text: str) -> float:
-        """Between 0 and 1."""
+        """The reward of a text, between 0 and 1."""
         good = [
             character
             for character in text
@@ -40,7 +40,7 @@ class Reward:
         return len(good) / max(1, len(text))
 
     def problems(self) -> list[str]:
-        """Problems of the rewards."""
+        """The problems of the rewards."""
         problems = []
         expected = GROUP * len(PROMPTS)
         if len(self.seen) != expected:
@@ -87,12 +87,12 @@ def settings(config: type, folder: Path) -> Any:
 
 
 def changed(before: dict[str, Any], model: Any) -> list[str]:
-    """Problems of the model's tensors after the step."""
+    """The problems of the model's tensors after the step."""
     return compared(before, dict(model.named_parameters()))
 
 
 def compared(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Problems of the tensors `after` the step: each must be finite and changed."""
+    """The problems of the tensors `after` the step, which must be finite and changed."""
     import torch
 
     problems = []
@@ -107,9 +107,9 @@ def compared(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 def stay_on_cpu() -> None:
     """Set the environment of a step on the CPU, before torch and Triton are imported.
 
-    TRL 1.15 computes log-probabilities with a Triton kernel on every device, and no argument avoids
-    it; other versions do so on GPUs only. Without a GPU Triton has no driver ("0 active drivers"),
-    but its interpreter runs the same kernel.
+    TRL 1.15 computes log-probabilities with a Triton kernel on every device, other versions only on
+    GPUs. Without a GPU, Triton has no driver ("0 active drivers"), but its interpreter runs the
+    kernel.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this tier uses the CPU even if there is a GPU
     os.environ["HF_HOME"] = str(Path("hf").absolute())
@@ -120,7 +120,7 @@ def stay_on_cpu() -> None:
 
 
 def main() -> None:
-    """Create model and trainer, run the step, and compare the weights."""
+    """Create the model and the trainer, run the step, and compare the weights."""
     if "trl" not in expectation()["packages"]:
         skip("the lock has no trl")
     stay_on_cpu()

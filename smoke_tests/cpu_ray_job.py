@@ -1,9 +1,9 @@
-"""`ray start --head` and `ray job submit` run jobs through the server of the dashboard.
+"""Runs jobs with `ray start --head` and `ray job submit` through the server of the dashboard.
 
 The first job gets a working directory and an environment variable through Ray's runtime
-environments, and runs tasks on the cluster. The others are the first examples of Ray's
-documentation for Serve and Tune: an HTTP application, and trials with a search for the best. Each
-job, the dashboard's page and `ray status` are separate results.
+environments, and runs tasks on the cluster. The other jobs are the first examples of Ray's
+documentation for Serve and Tune: an HTTP application, and a search for the best trial. Each job,
+the page of the dashboard and `ray status` are separate results.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ print("best:", best.config["a"], "of", len(results))
 
 
 class Job(NamedTuple):
-    """A script, its arguments, and its expected output."""
+    """A script with its arguments and its expected output."""
 
     name: str
     text: str
@@ -79,7 +79,7 @@ JOBS = (
 def start(port: int, dashboard_port: int, temporary: Path) -> list[str]:
     """The command that starts a cluster of one node with a dashboard, and ends it when killed.
 
-    Other ports have fixed numbers, which another cluster on this machine may use.
+    Other ports of the cluster have fixed numbers, which another cluster on this machine may use.
     """
     return [smoke_gpu.script("ray"), "start", "--head", "--block",
             "--node-ip-address", "127.0.0.1", "--port", str(port),
@@ -92,7 +92,7 @@ def start(port: int, dashboard_port: int, temporary: Path) -> list[str]:
 
 
 def submit(server: str, folder: Path, job: Job) -> list[str]:
-    """Problems of `job`, submitted to the cluster as documented."""
+    """Submit `job` to the cluster as documented; returns its problems."""
     words = [argument.format(port=smoke_gpu.free_port()) for argument in job.arguments]
     command = [smoke_gpu.script("ray"), "job", "submit", "--address", server,
                "--working-dir", str(folder.absolute()),
@@ -104,7 +104,7 @@ def submit(server: str, folder: Path, job: Job) -> list[str]:
 
 
 def dashboard(server: str) -> list[str]:
-    """Problems of the dashboard: its page, and the listed nodes and jobs."""
+    """The problems of the dashboard: its page, and the listed nodes and jobs."""
     problems = [] if "<html" in smoke_gpu.text(server).lower() else ["it has no page"]
     states = [job["status"] for job in smoke_gpu.get(f"{server}/api/jobs/")]
     if len(states) != len(JOBS):
@@ -114,7 +114,7 @@ def dashboard(server: str) -> list[str]:
 
 
 def status(address: str) -> list[str]:
-    """Problems of `ray status`, which must list the processors of the cluster."""
+    """The problems of `ray status`, which must list the processors of the cluster."""
     log, ended = smoke_gpu.output([smoke_gpu.script("ray"), "status", "--address", address])
     return [] if ended == 0 and "2.0 CPU" in log else [f"status {ended}, no processors in it"]
 

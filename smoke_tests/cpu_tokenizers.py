@@ -1,7 +1,7 @@
-"""Tokenizers of each format load from the files of a model and decode to the original text.
+"""Tests that tokenizers of each format load from model files and decode to the original text.
 
-Fast tokenizers are in tokenizer.json, those of SentencePiece in tokenizer.model alone, those of
-tiktoken in a list of ranks. Each format is created here and is a separate result.
+Fast tokenizers are stored in tokenizer.json, those of SentencePiece only in tokenizer.model, and
+those of tiktoken in a list of ranks. Each format is created here and is a separate result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def fast() -> list[str]:
 
 
 def back(tokenizer: Any) -> list[str]:
-    """Problems of encoding and decoding TEXT."""
+    """The problems of encoding and decoding TEXT."""
     tokens = tokenizer(TEXT)["input_ids"]
     text = tokenizer.decode(tokens, skip_special_tokens=True).strip()
     print(type(tokenizer).__name__, tokens)
@@ -41,7 +41,7 @@ def back(tokenizer: Any) -> list[str]:
 
 
 def train(folder: Path) -> None:
-    """Write tokenizer.model alone to `folder`: pieces of SentencePiece."""
+    """Write a tokenizer.model of SentencePiece to `folder`, without other files."""
     import sentencepiece
 
     folder.mkdir()
@@ -72,7 +72,7 @@ def pieces() -> list[str]:
 
 
 def by_class(name: str) -> list[str]:
-    """Test tokenizer.model alone with the class `name` of transformers."""
+    """Test tokenizer.model without other files with the class `name` of transformers."""
     import transformers
 
     folder = Path(name).absolute()

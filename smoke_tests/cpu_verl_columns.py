@@ -1,7 +1,8 @@
-"""verl reads the columns that its preprocessing writes, for rollouts and for fine-tuning.
+"""Tests that verl reads the columns that its preprocessing writes.
 
-The examples of verl's documentation begin with scripts that write such files; this case writes
-other questions with the same columns, and reads them with verl's data sets and default settings.
+The examples of verl's documentation begin with scripts that write such files for rollouts and for
+fine-tuning. This case writes other questions with the same columns, and reads them with verl's data
+sets and default settings.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def defaults(name: str) -> Any:
 
 
 def rollouts(tokenizer: Any) -> list[str]:
-    """Problems of the data set of prompts."""
+    """The problems of the data set of prompts."""
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
     path = quick_data.write("verl prompt", Path("prompts").absolute())
@@ -44,7 +45,7 @@ def rollouts(tokenizer: Any) -> list[str]:
 
 
 def conversations(tokenizer: Any) -> list[str]:
-    """Problems of the data set of conversations: loss applies to answers, not to questions."""
+    """The problems of the data set of conversations, in which only answers have a loss."""
     from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 
     path = quick_data.write("verl chat", Path("conversations").absolute())

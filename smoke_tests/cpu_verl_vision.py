@@ -1,7 +1,7 @@
-"""verl's dataset reads images, through qwen-vl-utils, for a tiny Qwen2.5-VL in transformers.
+"""Tests that verl's dataset reads images with qwen-vl-utils for a tiny Qwen2.5-VL.
 
-The dataset has verl's default configuration, with prompts limited in length: to compute a length,
-verl processes the images, and it drops examples with unreadable images.
+The dataset has verl's default configuration and a limit on the length of prompts: to compute a
+length, verl processes the images, and it drops examples with unreadable images.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""vLLM reads a model's configuration and tokenizer, as at startup before a GPU is needed.
+"""Tests that vLLM reads the configuration and tokenizer of a model, as it does before using a GPU.
 
-Both are classes of transformers whose attributes vLLM uses. With an incompatible transformers the
-import of vLLM succeeds, and this case fails like a start of vLLM ("has no attribute
+Both are classes of transformers whose attributes vLLM uses. With an incompatible version of
+transformers, the import of vLLM succeeds, but its start and this case fail ("has no attribute
 all_special_tokens_extended").
 """
 
@@ -20,7 +20,7 @@ TEXTS = [*dict.fromkeys(tiny_qwen.LINES), f"<|im_start|>user\nOne, two{tiny_qwen
 
 
 def saved(folder: Path) -> Path:
-    """The tokenizer, and the configuration of a model supported by every vLLM."""
+    """Save a tokenizer, and the configuration of a model that every version of vLLM supports."""
     from transformers import Qwen2Config
 
     tokenizer = tiny_qwen.make_tokenizer()
@@ -34,7 +34,7 @@ def saved(folder: Path) -> Path:
 
 
 def reader() -> Any:
-    """vLLM's function that loads a tokenizer."""
+    """The function of vLLM that loads a tokenizer."""
     import vllm  # noqa: F401  # it patches transformers, so it is imported first
 
     for place in PLACES:

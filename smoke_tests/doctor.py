@@ -1,10 +1,10 @@
 """Checks within seconds whether the packages of an image can work in this container and host.
 
-`imgbuild doctor TARGET --through WAY` runs it in the image, and `imgbuild slurm --job check`, too.
+`imgbuild doctor TARGET --through WAY` and `imgbuild slurm --job check` run it in the image.
 
-Prints findings, each with a remedy, or one document with --json. The exit status is 1 if one is an
-error. It imports no package of the image, creates no GPU context, and no check takes longer than a
-few seconds.
+Prints findings, each with a remedy, or one document with --json. The exit status is 1 if any is an
+error. It imports no package of the image and creates no GPU context. Each check takes at most a few
+seconds.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs"
 
 
 def packages() -> Iterator[Finding]:
-    """Check that every package of the stack is the image's: not from ~/.local or PYTHONPATH.
+    """Check that every package of the stack comes from the image, not from ~/.local or PYTHONPATH.
 
-    Packages added by a user come after the image's on sys.path, and replace none of them.
+    Packages added by a user come after those of the image on sys.path and do not replace them.
     """
     inside = tuple({f"{path}/" for path in sysconfig.get_paths().values()})
     site_packages = sysconfig.get_path("purelib")
@@ -81,7 +81,7 @@ def packages() -> Iterator[Finding]:
 
 
 def _added_packages(site_packages: str) -> list[str]:
-    """Name and version of packages added by a user: "emoji 2.15.0"."""
+    """The names and versions of packages added by a user, such as "emoji 2.15.0"."""
     if not site.ENABLE_USER_SITE:
         return []
     names = {path.name for path in Path(site.getusersitepackages()).glob("*.dist-info")}
@@ -90,7 +90,7 @@ def _added_packages(site_packages: str) -> list[str]:
 
 
 def user() -> Iterator[Finding]:
-    """Check that the user has a name, which torch and vLLM need; an arbitrary user ID has none."""
+    """Check that the user has a name, which torch and vLLM require."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
@@ -141,7 +141,7 @@ def _unwritable(folder: str) -> str:
 
 
 def temporary() -> Iterator[Finding]:
-    """Check free space in /tmp, and the length of its path, below which Ray creates sockets."""
+    """Check the free space in /tmp, and the length of its path, where Ray creates sockets."""
     # Not tempfile, which uses another folder if this one is not writable.
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     free = shutil.disk_usage(folder).free
@@ -186,7 +186,7 @@ def shared_memory(least: int) -> Iterator[Finding]:
 
 
 def limits() -> Iterator[Finding]:
-    """Check limits on processes, threads and files by starting threads, including cgroup limits."""
+    """Check the limits on threads and files, also those of cgroups, by starting threads."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
         raise_it = "ulimit -n $(ulimit -Hn)" if hard > soft else "request a higher hard limit"
@@ -223,7 +223,7 @@ def _thread_limit() -> int:
 
 
 def _start_threads(count: int) -> int:
-    """Start up to `count` threads; returns the number of started ones, which then end."""
+    """Start up to `count` threads, end them, and return how many were started."""
     done = threading.Event()
     running = []
     before = threading.stack_size(64 * 1024)
@@ -243,7 +243,7 @@ def _start_threads(count: int) -> int:
 
 
 def cores() -> Iterator[Finding]:
-    """Check that libraries, which count the machine's cores, do not exceed the granted ones."""
+    """Check that as many cores are granted as libraries count on the machine."""
     machine = os.cpu_count() or 1
     granted = len(os.sched_getaffinity(0))
     slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
@@ -261,7 +261,7 @@ def cores() -> Iterator[Finding]:
 
 
 def model_disk() -> Iterator[Finding]:
-    """Check whether weights are on a network disk, from which each process reads them slowly."""
+    """Check whether models are on a network disk, from which each process reads them slowly."""
     folder = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
     kind = _disk(os.path.realpath(folder))
     if kind in NETWORK_DISKS:
@@ -314,7 +314,7 @@ def network() -> Iterator[Finding]:
 
 
 def examine(gpus: int, shared: int) -> list[Finding]:
-    """Run all checks concurrently; one that cannot run, or does not end, is a warning."""
+    """Run all checks concurrently; a check that cannot run or does not end is a warning."""
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "packages": packages,
         "user": user,
@@ -336,7 +336,7 @@ def examine(gpus: int, shared: int) -> list[Finding]:
 
 
 class _Looking(NamedTuple):
-    """A started check and its findings; `thread` is None if none could be started."""
+    """A started check and its findings; `thread` is None if no thread could be started."""
 
     name: str
     found: list[Finding]
@@ -366,7 +366,7 @@ def _begin(
 
 
 def _ended(looking: _Looking, end: float) -> list[Finding]:
-    """The findings of a check until `end`, in the clock's seconds."""
+    """The findings of a check, for which to wait until the clock shows `end` seconds."""
     if looking.thread is not None:
         looking.thread.join(max(0, end - time.monotonic()))
         if looking.thread.is_alive():
@@ -378,7 +378,7 @@ def _ended(looking: _Looking, end: float) -> list[Finding]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the checks and print the findings; returns 1 if one is an error."""
+    """Run the checks and print the findings; returns 1 if any finding is an error."""
     parser = argparse.ArgumentParser(
         description="Check whether the packages of this image can work in this container."
     )

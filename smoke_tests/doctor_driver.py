@@ -1,4 +1,4 @@
-"""Checks of the driver's library for doctor.py: its origin, its GPUs, and its link."""
+"""Checks the library of the NVIDIA driver for doctor.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Finding(NamedTuple):
 
 
 def driver(gpus: int) -> Iterator[Finding]:
-    """Check the driver's library: whether it loads, its origin, its GPUs, and its link."""
+    """Check that the driver's library loads, is not a stub, detects the GPUs and can be linked."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -68,7 +68,7 @@ def driver(gpus: int) -> Iterator[Finding]:
 
 
 def _loaded(name: str) -> str:
-    """The path of the loaded library with the file name prefix `name`."""
+    """The path of the loaded library whose file name starts with `name`."""
     rows = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     return next((row.split()[-1] for row in rows if f"/{name}" in row), name)
 

@@ -1,4 +1,4 @@
-"""torch uses the CUDA, cuDNN and NCCL of the lock, and no other copy is loaded."""
+"""Tests that torch uses the CUDA, cuDNN and NCCL of the lock, and that no other copy is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIBRARIES = {
 
 
 def locked(package: str) -> dict[str, str]:
-    """A package of NVIDIA, with or without the suffix -cu12 or -cu13, and its version."""
+    """The versions of an NVIDIA package, with or without the suffix -cu12 or -cu13."""
     packages = expectation()["packages"]
     return {name: packages[name] for name in packages if re.fullmatch(rf"{package}(-cu\d+)?", name)}
 
@@ -29,7 +29,7 @@ def numbers(version: str, count: int) -> list[int]:
 
 
 def loaded() -> dict[str, set[str]]:
-    """The files mapped by this process, by the prefix of their names."""
+    """The files that this process has mapped, by the prefix of their names."""
     rows = Path("/proc/self/maps").read_text("utf-8").splitlines()
     paths = {row.split(maxsplit=5)[5] for row in rows if len(row.split(maxsplit=5)) == 6}
     return {
@@ -39,7 +39,7 @@ def loaded() -> dict[str, set[str]]:
 
 
 def main() -> None:
-    """Compare versions of torch, the libraries and the lock, and the mapped files."""
+    """Compare the versions of torch, the libraries and the lock, and check the mapped files."""
     smoke_gpu.require()
     import torch
 
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _cudnn(version: int | None) -> list[int]:
-    """The version of cuDNN, which reports 90100 for 9.1.0 and 8902 for 8.9.2."""
+    """The parts of a cuDNN version, which is reported as 90100 for 9.1.0 and 8902 for 8.9.2."""
     if version is None:
         return []
     step = 10_000 if version >= 10_000 else 1_000

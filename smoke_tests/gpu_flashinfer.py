@@ -1,9 +1,9 @@
-"""FlashInfer's attention and sampling agree with a reference, in the mode of this image.
+"""Tests FlashInfer's attention and sampling against a reference, in the mode of this image.
 
-The mode is that of the lock: in `prebuilt` no kernel may be compiled, in `jit` the image's nvcc
-compiles those that are in no wheel, and with `off` vLLM does not use FlashInfer. Kernels that the
-wheel `flashinfer-jit-cache` has for these GPUs must not be compiled in any mode: FlashInfer does
-not report when it ignores that wheel. Cached kernels from earlier runs do not count.
+The lock sets the mode. In `prebuilt` no kernel may be compiled, in `jit` the nvcc of the image
+compiles kernels that are in no wheel, and in `off` vLLM does not use FlashInfer. Kernels that the
+wheel `flashinfer-jit-cache` has for these GPUs must not be compiled in any mode, because FlashInfer
+does not report that it ignores the wheel. Cached kernels from earlier runs do not count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ODDS = [0.5, 0.3, 0.15, 0.05]  # the first two are kept: five and three eighths
 
 
 def attention(kind: str) -> list[str]:
-    """One decoded token or a causal prompt, grouped heads, against float64."""
+    """Compare grouped attention for one decoded token or a causal prompt with float64."""
     import flashinfer
     import torch
 
@@ -58,7 +58,7 @@ def attention(kind: str) -> list[str]:
 
 
 def sampling() -> list[str]:
-    """Only the two most likely tokens are drawn, each with its probability."""
+    """Check that only the two most likely tokens are drawn, each with its probability."""
     import flashinfer
     import torch
 
@@ -111,7 +111,7 @@ def lock_bundle(gpus: set[str]) -> set[str]:
 
 
 def uncalled_for(mode: str, libraries: list[Path], brought: set[str]) -> list[str]:
-    """The `libraries` that must not be compiled in this image's mode."""
+    """The problems of `libraries` that must not be compiled in the mode of this image."""
     if mode == "prebuilt":  # nothing else compiles in such an image: these are all new
         return [f"{path} was compiled" for path in libraries]
     return [
@@ -122,7 +122,7 @@ def uncalled_for(mode: str, libraries: list[Path], brought: set[str]) -> list[st
 
 
 def main() -> None:
-    """Test all three in this image's mode; missing kernels are compiled first."""
+    """Test attention, sampling and compiled kernels; missing kernels are compiled first."""
     mode = expectation()["flashinfer"]
     if mode == "off":
         skip("this target has FlashInfer off")

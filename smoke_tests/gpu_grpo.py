@@ -1,7 +1,8 @@
-"""One GRPO step with TRL; vLLM generates, in this process or in a server on another GPU.
+"""Runs one GRPO step with TRL, with vLLM in this process or in a server on another GPU.
 
-The trainer's weights are float32 and vLLM's bf16, so that a small step changes every tensor and the
-two still agree. One GPU has no server mode: NCCL refuses two processes on one device.
+The weights are float32 in the trainer and bf16 in vLLM, so a small step changes every tensor while
+both models still agree. The server mode requires two GPUs, because NCCL refuses two processes on
+one device.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TOKENS = 16
 
 
 def kind() -> str:
-    """The trained model: "tiny", or the one given by --model."""
+    """The kind of the trained model: "tiny", or "given" if --model names one."""
     return "tiny" if smoke_stack.given() is None else "given"
 
 
@@ -63,7 +64,7 @@ def settings(config: type, more: dict[str, Any]) -> Any:
 
 
 def make_trainer(folder: Path, more: dict[str, Any]) -> tuple[Any, Any, Reward]:
-    """A trainer, its model and its reward function."""
+    """Create a trainer, its model and its reward function."""
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
@@ -103,7 +104,7 @@ def step(trainer: Any, model: Any, reward: Reward) -> tuple[list[str], str]:
 
 
 def colocation() -> dict[str, Any]:
-    """The arguments for vLLM in the trainer's process; also sets its environment."""
+    """The arguments for vLLM in the trainer's process, whose environment is set too."""
     smoke_gpu.as_torchrun()
     return {
         "vllm_mode": "colocate",
@@ -124,7 +125,7 @@ def colocates() -> bool:
 
 
 def distance(first: list[list[float]], other: list[list[float]]) -> float:
-    """The largest difference of log-probabilities; for a given model the mean."""
+    """The largest difference of log-probabilities, or the mean for a model given by --model."""
     largest, mean = smoke_stack.apart(first, other)
     return largest if kind() == "tiny" else mean
 
@@ -163,7 +164,7 @@ def colocate(folder: Path) -> tuple[list[str], str]:
 
 
 def regret(model: Any, prompts: list[list[int]], completions: list[list[int]]) -> float:
-    """The largest gap between the best logit of a position and that of the chosen token."""
+    """The largest gap between the best logit at a position and the logit of the chosen token."""
     import torch
 
     worst = 0.0
@@ -218,7 +219,7 @@ def served(folder: Path) -> tuple[list[str], str]:
 
 
 def main(way: str) -> None:
-    """Run the mode `way`: colocate or server."""
+    """Run the mode `way`, which is colocate or server."""
     smoke_gpu.require(2 if way == "server" else 1)
     if way == "colocate" and not colocates():
         skip(f"TRL {version('trl')} has no vLLM in the trainer's process")

@@ -1,6 +1,6 @@
-"""One GRPO step of a LoRA adapter with TRL, rewarded by TRL's `accuracy_reward`; vLLM generates.
+"""Runs one GRPO step of a LoRA adapter with TRL's `accuracy_reward` and vLLM.
 
-If the lock has no vLLM, or TRL cannot run it in its own process, transformers generates.
+transformers generates if the lock has no vLLM or TRL cannot run vLLM in its own process.
 """
 
 from __future__ import annotations

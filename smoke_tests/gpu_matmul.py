@@ -1,4 +1,4 @@
-"""A bf16 matrix product and its gradient agree with float64."""
+"""Tests that a bf16 matrix product and its gradient agree with float64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BOUND = 2.0**-7
 
 
 def main() -> None:
-    """Compare with float64, relative to the largest element of each product."""
+    """Compare each product with float64, relative to its largest element."""
     smoke_gpu.require()
     import torch
 

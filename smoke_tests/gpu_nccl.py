@@ -1,4 +1,4 @@
-"""NCCL starts, and collectives over one or more GPUs return the expected values."""
+"""Tests that NCCL starts and that its collectives return the expected values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`vllm serve`, `trl vllm-serve` and `sglang serve` start and respond over HTTP.
+"""Tests that `vllm serve`, `trl vllm-serve` and `sglang serve` start and respond over HTTP.
 
-vLLM and SGLang are also tested with OpenAI's client: each request is a separate result, and a
-failed one fails the case. With two GPUs `vllm serve` runs two engines (data parallelism), which
-must both generate.
+vLLM and SGLang are also tested with OpenAI's client. Each request is a separate result, and a
+failed request fails the case. With two GPUs, `vllm serve` runs two engines (data parallelism), and
+both must generate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOKEN_IDS = "--return-tokens-as-token-ids"  # written so until vLLM 0.9
 
 
 def common(port: int) -> list[str]:
-    """The options common to both commands."""
+    """The options that vLLM and TRL share."""
     return ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
 
 
@@ -72,7 +72,7 @@ def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
 
 
 def structured_by_vllm() -> dict[str, dict[str, object]]:
-    """vLLM's options for structured output, in addition to those of OpenAI's API."""
+    """The options of vLLM for structured output, in addition to those of OpenAI's API."""
     words, code = list(smoke_openai.COLOURS), smoke_openai.CODE
     if "class StructuredOutputsParams" in smoke_stack.source("vllm", "sampling_params.py"):
         return {
@@ -85,7 +85,7 @@ def structured_by_vllm() -> dict[str, dict[str, object]]:
 def converse(
     name: str, client: smoke_openai.Client, structured: dict[str, dict[str, object]]
 ) -> None:
-    """Test the server `name` with OpenAI's client; `structured` has its options for formats."""
+    """Test the server `name` with OpenAI's client and its options for `structured` output."""
     for question in ("chat", "stream", "completion", "schema"):
         PROBLEMS.extend(judge(f"{name}: {question}", getattr(client, question)))
     for question, body in structured.items():
@@ -111,7 +111,7 @@ def completion(server: str, prompt: list[int]) -> list[int]:
 
 
 def busy(metrics: str) -> dict[str, float]:
-    """The number of generated tokens of each engine that has any, from vLLM's metrics."""
+    """The number of tokens that each active engine generated, from the metrics of vLLM."""
     lines = re.findall(r"^vllm:generation_tokens_total\{(.*)\} (\S+)$", metrics, re.MULTILINE)
     token_counts: dict[str, float] = {}
     for labels, number in lines:
@@ -122,7 +122,7 @@ def busy(metrics: str) -> dict[str, float]:
 
 
 def in_parallel(folder: Path, prompts: Answers) -> Answers:
-    """The greedy tokens of two engines, balanced by vLLM's server since 0.9."""
+    """The greedy tokens of two engines, which the server of vLLM balances since 0.9."""
     if "class DPLBAsyncMPClient" not in smoke_stack.source("vllm", "v1/engine/core_client.py"):
         skip(f"the server of vLLM {version('vllm')} does not balance several engines")
     return by_vllm(folder, prompts, engines=2)
@@ -155,7 +155,7 @@ WAYS: dict[str, Callable[[Path, Answers], Answers]] = {
 
 
 def main(way: str) -> None:
-    """Run the mode `way`: trl, vllm, parallel (two GPUs) or sglang."""
+    """Run the mode `way`, which is trl, vllm, parallel (on two GPUs) or sglang."""
     smoke_gpu.require(2 if way == "parallel" else 1)
     kind, folder = gpu_vllm.make("tiny")
     prompts = gpu_vllm.prompt_ids(folder)

@@ -1,8 +1,8 @@
-"""One SFT step with TRL on the GPU, alone or under DeepSpeed: every tensor changes.
+"""Runs one SFT step with TRL on the GPU, alone or under DeepSpeed; every tensor must change.
 
-The examples end with Qwen's own end token, which is not its padding token; TRL before 0.16 appends
-none. In fp16 (GPUs of compute capability 7.5 have no bf16) a gradient scaler skips steps whose
-scaled gradients overflow, so several are made.
+The examples end with Qwen's end token, which differs from its padding token. TRL before 0.16 does
+not append it. In fp16, for GPUs of compute capability 7.5 without bf16, a gradient scaler skips
+steps whose scaled gradients overflow, so several steps are run.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def launched(count: int) -> None:
 
 
 def main(way: str, count: int = 1) -> None:
-    """Run the mode `way`: alone, fp16, deepspeed with `count` GPUs, or child (by deepspeed)."""
+    """Run the mode `way`: alone, fp16, deepspeed on `count` GPUs, or child (under deepspeed)."""
     os.environ["HF_HOME"] = str(Path("hf").absolute())
     if way != "child":  # which has the GPUs of the case that launched it
         smoke_gpu.require(count)

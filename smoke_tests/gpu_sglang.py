@@ -1,6 +1,6 @@
-"""SGLang's engine loads the tiny Qwen; its greedy tokens are those of transformers.
+"""Tests that the greedy tokens of SGLang for the tiny Qwen are those of transformers.
 
-Text prompts yield text.
+Text prompts must yield text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def complete(engine: Any, prompts: list[list[int]]) -> list[list[int]]:
 
 
 def main(count: int) -> None:
-    """Run the model, prompts and comparison of vLLM's case on `count` GPUs."""
+    """Run the comparison of the vLLM case, with its model and prompts, on `count` GPUs."""
     smoke_gpu.require(count)
     kind, folder = gpu_vllm.make("tiny")
     prompts = gpu_vllm.prompt_ids(folder)

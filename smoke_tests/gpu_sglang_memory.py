@@ -1,8 +1,8 @@
-"""SGLang releases its GPU memory and continues, as colocated training requires.
+"""Tests that SGLang releases its GPU memory and continues, as colocated training requires.
 
-The engine starts with `enable_memory_saver`, so with torch-memory-saver's library in LD_PRELOAD. It
-generates, releases its memory, allocates it again, loads the weights of a second model, and must
-generate that model's tokens.
+The engine starts with `enable_memory_saver`, which sets LD_PRELOAD to the library of
+torch-memory-saver. It generates, releases its memory, allocates it again, loads the weights of a
+second model, and must generate the tokens of the second model.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ BF16 = 2  # bytes
 
 
 def make(seed: int) -> Path:
-    """A folder with a tiny model, whose weights depend on `seed`."""
+    """Save a tiny model with weights that depend on `seed`; returns its folder."""
     folder = Path(f"model-{seed}").absolute()
     return tiny_qwen.save(folder, gpu_vllm.sharp_tiny(seed), half=True)
 
 
 def cache_size(config: Any) -> int:
-    """The bytes of the key-value cache of a model: keys and values of each token and layer."""
+    """The size of the key-value cache of a model in bytes."""
     each = config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     return 2 * int(each) * POOL * BF16
 
 
 def main() -> None:
-    """Compare the tokens before and after, and the free memory in between."""
+    """Compare the tokens before and after the release, and check the free memory in between."""
     smoke_gpu.require()
     first, second = make(0), make(1)
     prompts = gpu_vllm.prompt_ids(first)

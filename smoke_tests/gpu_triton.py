@@ -1,4 +1,4 @@
-"""A Triton kernel and one of torch.compile are compiled with empty caches and run on the GPU.
+"""Compiles a Triton kernel and one of torch.compile with empty caches, and runs both.
 
 Only the driver comes from the host. The case fails in an image without gcc or Python.h, and with a
 driver that has only libcuda.so.1, for which the linker finds no libcuda.so.
@@ -29,7 +29,7 @@ COUNT = 100_003
 
 
 def main() -> None:
-    """Run both kernels; sums are exact, because the factor is a power of two."""
+    """Run both kernels. The sums are exact, because the factor is a power of two."""
     smoke_gpu.require()
     os.environ["TRITON_CACHE_DIR"] = str(Path("triton").absolute())
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path("inductor").absolute())

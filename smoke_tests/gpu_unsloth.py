@@ -1,9 +1,9 @@
-"""Unsloth patches transformers and TRL, adds an adapter to the tiny Qwen, and runs a step.
+"""Trains an adapter of the tiny Qwen for one step with Unsloth, which patches transformers.
 
-The step is one of SFT, or one of GRPO in which vLLM, which shares the model's weights
-(`fast_inference=True`), generates. The notebook's steps are those of Unsloth's first notebook: a
-model in 4 bit, conversations with loss on the answers only, then an answer, the saved adapter and
-the merged model. The steps after the training are separate results.
+The step is an SFT step, or a GRPO step in which vLLM generates with the weights of the model
+(`fast_inference=True`). The mode `notebook` follows Unsloth's first notebook: a 4-bit model,
+conversations with a loss only on answers, then an answer, the saved adapter and the merged model.
+The steps after training are separate results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RANK = 8
 
 
 def load(folder: Path, **more: Any) -> tuple[Any, Any]:
-    """The model with an adapter, and its tokenizer."""
+    """Load the model with an adapter, and its tokenizer."""
     import unsloth
 
     options = {"max_seq_length": smoke_stack.LENGTH, "load_in_4bit": False} | more
@@ -82,7 +82,7 @@ def notebook(folder: Path) -> tuple[Any, Any, list[str]]:
 
 
 def answer(model: Any, tokenizer: Any) -> list[str]:
-    """Problems of an answer of the trained model."""
+    """The problems of an answer of the trained model."""
     import unsloth
 
     unsloth.FastLanguageModel.for_inference(model)
@@ -96,14 +96,14 @@ def answer(model: Any, tokenizer: Any) -> list[str]:
 
 
 def adapter(model: Any, tokenizer: Any) -> list[str]:
-    """Problems of the saved adapter."""
+    """The problems of the saved adapter."""
     model.save_pretrained("lora")
     tokenizer.save_pretrained("lora")
     return quick_checks.adapter("", Path(), "lora")
 
 
 def merged(model: Any, tokenizer: Any) -> list[str]:
-    """Problems of the merged model, in which the trained layers must have changed."""
+    """The problems of the merged model, whose trained layers must have changed."""
     model.save_pretrained_merged("merged", tokenizer, save_method="merged_16bit")
     before, after = quick_checks.tensors(Path("model")), quick_checks.tensors(Path("merged"))
     name = "model.layers.0.self_attn.q_proj.weight"
@@ -114,7 +114,7 @@ def merged(model: Any, tokenizer: Any) -> list[str]:
 
 
 def engine_answer(model: Any) -> list[str]:
-    """Problems of a text that vLLM generates with the saved adapter."""
+    """The problems of a text that vLLM generates with the saved adapter."""
     from vllm import SamplingParams
 
     model.save_lora("grpo_lora")
@@ -150,7 +150,7 @@ def grpo(folder: Path, reward: Reward) -> tuple[Any, Any, list[str]]:
 
 
 def main(way: str) -> None:
-    """Run the mode `way`: sft, notebook or grpo.
+    """Run the mode `way`, which is sft, notebook or grpo.
 
     The adapter's second halves start at zero: a step changes each of them.
 

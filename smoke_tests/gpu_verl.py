@@ -1,14 +1,14 @@
-"""One step with verl on Ray and vLLM or SGLang: every tensor of its checkpoint changes.
+"""Runs one step with verl on Ray and vLLM or SGLang; every tensor must change.
 
-One case is GRPO with verl's default rollout (synchronous until 0.6, asynchronous in 0.9), which
-saves the model in Hugging Face's format, and resumes from its checkpoint with a second step and a
-validation; the other is PPO with a critic and asynchronous rollout, whose checkpoint verl's model
-merger converts. Since 0.9 both use verl's newer trainer, its default, with its TransferQueue.
+One case is GRPO with the default rollout of verl (synchronous until 0.6, asynchronous in 0.9). It
+saves the model in Hugging Face's format, resumes from the checkpoint, and runs a second step and a
+validation. The other case is PPO with a critic and asynchronous rollout; verl's model merger
+converts its checkpoint. Since 0.9 both use verl's default trainer with its TransferQueue.
 
-It uses torch's attention (sdpa), because verl's default is flash-attn, which has no wheel in the
-indexes of the targets. Before 0.9.1 it keeps padding for this reason. verl has no such setting for
-its critic, so a module that it imports (VERL_USE_EXTERNAL_MODULES) replaces the function that loads
-the critic.
+The cases use torch's attention (sdpa), because the indexes of the targets have no wheel of
+flash-attn, which is verl's default. Before 0.9.1, padding is kept for the same reason. The critic
+has no setting for its attention, so a module named by VERL_USE_EXTERNAL_MODULES replaces the
+function that loads it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ VERSIONED = {
 
 
 def settings(folder: Path, data: Path, reward: Path, engine: str) -> dict[str, object]:
-    """Settings that differ from verl's defaults, including those that some versions lack.
+    """The settings that differ from verl's defaults, including those that some versions lack.
 
     `engine` is the generating engine: vllm or sglang.
     """
@@ -142,12 +142,12 @@ def settings(folder: Path, data: Path, reward: Path, engine: str) -> dict[str, o
 
 
 def packs() -> bool:
-    """Whether verl removes the padding of a batch without flash-attn: since 0.9.1."""
+    """Whether verl removes the padding of a batch without flash-attn, as it does since 0.9.1."""
     return "_fallback_unpad_input" in smoke_stack.source("verl", "utils/attention_utils.py")
 
 
 def for_sglang(rollout: str) -> dict[str, object]:
-    """Settings of verl's rollout that apply only to SGLang."""
+    """The settings of verl's rollout that apply only to SGLang."""
     prefix = f"{rollout}.engine_kwargs.sglang"
     return {
         # Without a bound the tiny model's cache has millions of tokens, and tables for them.
@@ -158,7 +158,7 @@ def for_sglang(rollout: str) -> dict[str, object]:
 
 
 def with_critic(folder: Path) -> dict[str, object]:
-    """Settings of PPO that replace those of GRPO."""
+    """The settings of PPO that replace those of GRPO."""
     return {
         "algorithm.adv_estimator": "gae",
         "data.return_raw_chat": True,  # read by the asynchronous rollout of verl 0.6
@@ -174,7 +174,7 @@ def with_critic(folder: Path) -> dict[str, object]:
 
 
 def resumed() -> dict[str, object]:
-    """Settings of a second run, which resumes from the first one's checkpoint and validates."""
+    """The settings of a second run that resumes from the first checkpoint and validates."""
     return {
         "trainer.resume_mode": "auto",
         "trainer.total_training_steps": 2,
@@ -184,7 +184,7 @@ def resumed() -> dict[str, object]:
 
 
 def lacking(names: Iterable[str], configuration: dict[str, Any]) -> list[str]:
-    """The settings that verl's configuration lacks and would ignore."""
+    """The settings that the configuration of verl lacks and would ignore."""
     missing = []
     for key in names:
         inner: Any = configuration
@@ -209,7 +209,7 @@ def defaults(folder: str | None = None) -> dict[str, Any]:
 
 
 def inputs() -> tuple[Path, Path, Path]:
-    """Model, prompts and reward as files for verl."""
+    """Write the model, the prompts and the reward as files for verl."""
     from datasets import Dataset
 
     folder = tiny_qwen.save(Path("model").absolute(), half=True)
@@ -236,12 +236,12 @@ def worker_logs(scratch: Path, ends: str) -> dict[str, str]:
 
 
 def everything(output: str, scratch: Path) -> str:
-    """The output with the logs of Ray's workers, of which the output may lack the last lines."""
+    """The output and the logs of Ray's workers, whose last lines the output may lack."""
     return "\n".join([output, *worker_logs(scratch, ".out").values()])
 
 
 def trained(command: list[str], env: dict[str, str], scratch: Path) -> str:
-    """verl's output. On failure, the ends of its workers' logs are printed as well.
+    """Run verl and return its output. On failure, the ends of its workers' logs are printed.
 
     Lines of a worker that dies from a signal may be missing from Ray's output.
     """
@@ -273,7 +273,7 @@ def merged() -> Path:
 
 
 def unchanged(folder: Path, checkpoint: Path) -> tuple[list[str], int]:
-    """Problems of the tensors in the checkpoint, and the number of compared tensors."""
+    """The problems of the tensors in the checkpoint, and the number of compared tensors."""
     from safetensors.torch import load_file
 
     saved = sorted(checkpoint.rglob("*.safetensors"))
@@ -307,7 +307,7 @@ def environment(scratch: Path, patches: Path) -> dict[str, str]:
 
 
 def judged(way: str, engine: str, log: str) -> tuple[list[str], dict[str, float | None]]:
-    """Problems of verl's logged values of a step of `way`, and the values."""
+    """The problems of the values that verl logged for a step of `way`, and the values."""
     keys = ["actor/pg_loss", "actor/grad_norm", "training/rollout_probs_diff_mean"]
     norms = ["actor/grad_norm"]
     if way == "ppo":
@@ -326,7 +326,7 @@ def judged(way: str, engine: str, log: str) -> tuple[list[str], dict[str, float 
 
 
 def second(command: list[str], env: dict[str, str], scratch: Path) -> list[str]:
-    """Problems of a second run, which resumes from the checkpoint of the first."""
+    """The problems of a second run, which resumes from the checkpoint of the first."""
     words = [*command, *(f"++{key}={value}" for key, value in resumed().items())]
     problems, values = judged("grpo", "the engine", trained(words, env, scratch))
     print("the second step:", values)

@@ -1,8 +1,8 @@
-"""vLLM loads a model, and its greedy tokens are those of transformers in float32.
+"""Tests that the greedy tokens of vLLM are those of transformers in float32.
 
-Rounding to bf16 decides between two tokens with close logits. So a position counts only if the
-reference's two best logits differ by more than BOUND, and enough positions must count. The
-reference is computed on vLLM's output, so that a different token does not affect later positions.
+Rounding to bf16 decides between two tokens with close logits. Therefore, a position counts only if
+the two best logits of the reference differ by more than BOUND, and enough positions must count. The
+reference is computed on the output of vLLM, so a different token does not affect later positions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ GRAPHS = ("graphs", "half-billion")  # the others do not compile the model
 
 
 def make(kind: str) -> tuple[str, Path]:
-    """The type of the tested model, and its folder; --model replaces the tiny one."""
+    """The kind and the folder of the tested model; --model replaces the tiny model."""
     if kind == "half-billion":
         tokenizer = tiny_qwen.make_tokenizer()
         model = tiny_qwen.make_half_billion(tokenizer)
@@ -86,9 +86,9 @@ def compare(
     kind: str,
     more: Sequence[dict[str, Any]] = (),
 ) -> tuple[list[str], str]:
-    """Problems of greedy `completions`, and the number of comparable positions.
+    """The problems of greedy `completions`, and the number of comparable positions.
 
-    `more` are other inputs of the model than tokens, for each prompt.
+    `more` has further inputs of the model for each prompt, in addition to tokens.
     """
     import torch
 
@@ -134,8 +134,8 @@ def prompt_ids(folder: Path) -> list[list[int]]:
 def surround(way: str) -> None:
     """Set the environment of an engine, which runs in its own process except in two modes.
 
-    That process is spawned, because a fork cannot use GPUs that imports may have initialized here.
-    If NCCL is configured not to use NVLink multicast, so is vLLM.
+    The process of an engine is spawned, because a fork cannot use GPUs that imports may have
+    initialized. If NCCL is configured not to use NVLink multicast, vLLM is configured likewise.
     """
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     if way in ("eager", "half-billion", "fp16"):

@@ -1,4 +1,4 @@
-"""vLLM generates structured output with each of its backends, and each answer has its format.
+"""Tests that structured output of vLLM has the required format with each backend.
 
 One engine has one backend. The engine also generates plain texts and a chat, as in the first
 example of vLLM's documentation. A failed backend may leave the answers empty: the engine logs its
@@ -60,13 +60,13 @@ def form(
 
 
 def document(llm: Any) -> list[str]:
-    """Problems of JSON documents with a schema."""
+    """The problems of JSON documents with a schema."""
     texts = answers(llm, sampling(TRIES, json=SCHEMA))
     return smoke_openai.complete(texts, smoke_openai.fits_schema)
 
 
 def plain(llm: Any) -> list[str]:
-    """Problems of unstructured texts and a chat."""
+    """The problems of unstructured texts and a chat."""
     from vllm import SamplingParams
 
     parameters = SamplingParams(temperature=smoke_openai.FREE, max_tokens=16)

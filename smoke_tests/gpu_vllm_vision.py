@@ -1,7 +1,7 @@
-"""vLLM reads images with a tiny Qwen2.5-VL, and its greedy tokens are those of transformers.
+"""Tests that the greedy tokens of vLLM for images are those of transformers, with Qwen2.5-VL.
 
-Prompts have the same tokens in vLLM as by the model's processor in transformers. The reference is
-computed on vLLM's output, as in gpu_vllm, and depends on the image.
+Prompts must have the same tokens in vLLM and in the processor of transformers. As in gpu_vllm, the
+reference is computed on the output of vLLM. It must depend on the image.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ QUESTIONS = ["What is in this image?", "Name a colour of the sky:"]
 def make(folder: Path) -> Any:
     """Save the model in bf16 in `folder`; returns its processor.
 
-    The random weights of transformers differ among images: in one with torch 2.10 the two best
-    logits were too close at 35 of 128 positions, in one with 2.13 at one. These do not. With SEED
-    the reference on a CPU has 122 positions that count and four different completions, and in bf16
-    its logits differ by up to 0.19; with seeds 0 to 11 between 89 and 125 positions count.
+    The random weights of transformers differ between versions of torch: with 2.10 the two best
+    logits were too close at 35 of 128 positions, with 2.13 at one. The weights set here do not
+    differ. With SEED the reference on a CPU has 122 positions that count and four different
+    completions, and in bf16 its logits differ by up to 0.19. With seeds 0 to 11 between 89 and 125
+    positions count.
     """
     import torch
 
@@ -44,7 +45,7 @@ def make(folder: Path) -> Any:
 
 
 def image_prompts(processor: Any) -> list[tuple[str, Any]]:
-    """Each question with each image: the text with a placeholder for the image, and the image."""
+    """The prompt for each question and image, with a placeholder, and the image."""
     pairs = []
     for question, image in itertools.product(QUESTIONS, tiny_qwen_vl.images()):
         content = [{"type": "image"}, {"type": "text", "text": question}]
@@ -55,7 +56,7 @@ def image_prompts(processor: Any) -> list[tuple[str, Any]]:
 
 
 def inputs(processor: Any, text: str, image: Any, device: Any, more: int = 0) -> dict[str, Any]:
-    """Inputs of transformers from a text and an image, with `more` tokens after the text."""
+    """The inputs of transformers for a text and an image, with `more` tokens after the text."""
     from torch.nn.functional import pad
 
     tensors = dict(processor(text=[text], images=[image], return_tensors="pt").to(device))
@@ -66,7 +67,7 @@ def inputs(processor: Any, text: str, image: Any, device: Any, more: int = 0) ->
 
 
 def removed() -> str | None:
-    """A class that vLLM 0.7 imports for this model and transformers 4.49 lacks; else None."""
+    """The class that vLLM 0.7 imports for this model if transformers lacks it, else None."""
     from transformers.models import qwen2_5_vl
 
     name = "Qwen2_5_VLImageProcessor"
@@ -75,7 +76,7 @@ def removed() -> str | None:
 
 
 def main() -> None:
-    """Generate with vLLM, and compare."""
+    """Generate with vLLM and compare the tokens."""
     smoke_gpu.require()
     if removed() is not None:
         skip(
@@ -110,7 +111,7 @@ def judge(
     written: list[list[int]],
     device: str = "cuda",
 ) -> tuple[list[str], str]:
-    """Problems of the prompts that vLLM `read` and the completions that it has `written`."""
+    """The problems of the prompts that vLLM `read` and the completions that it has `written`."""
     import torch
     from transformers import Qwen2_5_VLForConditionalGeneration
 

@@ -1,4 +1,4 @@
-"""Expected results of documented first commands: checks of their output and files."""
+"""Checks the output and files of documented first commands."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def weights(output: str, model: Path, folder: str) -> list[str]:
 
 
 def adapter(output: str, model: Path, folder: str) -> list[str]:
-    """Check that the adapter in `folder` is finite, and its second halves are not zeros."""
+    """Check that the adapter in `folder` is finite and that its second halves are not zero."""
     halves = {name: tensor for name, tensor in tensors(Path(folder)).items() if "lora_B" in name}
     problems = [f"{name} is not finite" for name in sorted(halves) if not _finite(halves[name])]
     problems += [f"{name} is zero" for name in sorted(halves) if not halves[name].any()]
@@ -52,7 +52,7 @@ def tensor(output: str, model: Path, folder: str, name: str) -> list[str]:
 
 
 def texts(output: str, model: Path, path: str, column: str, count: str) -> list[str]:
-    """Check that each row of `path` has `count` texts in `column`, most of them not empty."""
+    """Check that each row of `path` has `count` texts in `column`, and that most are not empty."""
     import pandas
 
     rows = [list(row) for row in pandas.read_parquet(path)[column]]
@@ -69,7 +69,7 @@ def _finite(values: Any) -> bool:
 
 
 def _same(before: Any, after: Any) -> bool:
-    """Whether `after`, possibly with another precision, equals `before`."""
+    """Whether `after` equals `before`, even with another precision."""
     return bool(before.to(after.dtype).float().equal(after.float()))
 
 

@@ -1,4 +1,4 @@
-"""Data in the formats that the frameworks' first commands read, and a reward function."""
+"""Writes data in the formats that the first commands of frameworks read, and a reward function."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def unpaired() -> list[dict[str, Any]]:
 
 
 def prompt() -> list[dict[str, Any]]:
-    """Questions alone."""
+    """Questions without answers."""
     return [{"prompt": user(question)} for question in QUESTIONS]
 
 

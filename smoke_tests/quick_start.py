@@ -1,7 +1,7 @@
-"""A documented first command of a framework runs unchanged and yields the expected results.
+"""Runs a documented first command of a framework unchanged and checks its results.
 
-quick_table.py has the commands and checks. A command that ends with status 0 but printed nothing
-fails, too.
+quick_table.py has the commands and checks. A command that ends with status 0 without output also
+fails.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def places(row: quick_table.Quick) -> dict[str, str]:
-    """The values of the placeholders; writes model, data and reward if the row has data."""
+    """The values of the placeholders; model, data and reward are written if the row has data."""
     words = {
         "bin": str(Path(sys.executable).parent),
         "python": sys.executable,
@@ -55,7 +55,7 @@ def places(row: quick_table.Quick) -> dict[str, str]:
 
 
 def environment(row: quick_table.Quick) -> dict[str, str]:
-    """The environment of the commands: caches in this folder, Ray's sockets in a short path."""
+    """The environment of the commands, with caches in this folder and a short path for Ray."""
     # Ray makes sockets below it, whose paths may have at most 107 characters.
     above = Path(os.environ.get("SMOKE_TURN") or Path("turn").absolute()).parent
     name = re.sub(r"[^a-z0-9]+", "-", row.name)
@@ -71,7 +71,7 @@ def environment(row: quick_table.Quick) -> dict[str, str]:
 
 
 def main(name: str) -> None:
-    """Run the commands of the row `name`, and its checks."""
+    """Run the commands and the checks of the row `name`."""
     row = next(row for row in quick_table.TABLE if row.name == name)
     framework = row.needs[0]
     if row.since and before(version(framework), row.since):

@@ -1,14 +1,14 @@
-"""The first commands of the frameworks' documentation as cases: quick_start.py runs them.
+"""Lists the first commands of frameworks' documentation as cases, which quick_start.py runs.
 
-Each row has the commands of a documentation page with other sizes, and the expected results.
-Programs, scripts and configurations come from the image's packages; quick_data.py writes model,
-data and rewards when the case runs.
+Each row has the commands of a documentation page with smaller sizes, and the expected results.
+Programs, scripts and configurations come from packages of the image. quick_data.py writes the
+model, data and rewards when the case runs.
 
 Names in braces are replaced: {bin}, {python} and {trl} are folders and programs of the image,
 {model} a tiny Qwen3 in float32, {data} a folder or file of the format `data`, {out} an empty
 folder, {share} an engine's share of the GPU, {port} a free port.
 
-An image fails if it has the packages `needs` but lacks another that the command imports.
+An image that has the packages `needs` fails if it lacks another package that the command imports.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Quick(NamedTuple):
     The case is skipped without the packages `needs`, the framework first, or before its version
     `since`, in which the command does not exist. `commands` are lines that run one after another.
     `data` is one of quick_data.KINDS. `checks` are names of quick_checks.CHECKS with their
-    arguments. `limit` and `usual` are seconds; `engine`: vLLM runs in the case.
+    arguments. `limit` and `usual` are seconds. `engine` is true if vLLM runs in the case.
     """
 
     name: str
@@ -56,13 +56,13 @@ class Quick(NamedTuple):
 
 
 def sharded(configuration: str, gpus: int) -> str:
-    """TRL's fine-tuning with one of its configurations of accelerate."""
+    """The command that fine-tunes with TRL and one of its configurations of accelerate."""
     launched = f"--accelerate_config {configuration} --num_processes {gpus}"
     return f"{{bin}}/trl sft {SIZES} {launched} --main_process_port {{port}}"
 
 
 def by_deepspeed(configuration: str) -> str:
-    """TRL's script of fine-tuning under DeepSpeed's launcher, with one of quick_data's files."""
+    """The command that runs TRL's fine-tuning script under the launcher of DeepSpeed."""
     launched = "{bin}/deepspeed --num_gpus 1 --master_port {port} {trl}/scripts/sft.py"
     return f"{launched} {SIZES} --deepspeed {configuration}"
 

@@ -1,8 +1,8 @@
-"""Runs the smoke tests of one tier inside an image: each case is a process with a time limit.
+"""Runs the smoke tests of one tier in an image, each case in a process with a time limit.
 
-The result is a table, or one JSON document with --json. Exit status 0 if no case failed and at
-least one passed, 1 if not, 2 for invalid input. It needs Python 3.10 and its standard library, and
-imports nothing that is tested. README.md describes tiers and expectation.
+Prints a table, or one JSON document with --json. The exit status is 0 if no case failed and at
+least one passed, 2 for invalid input, and 1 otherwise. The script requires only Python 3.10 and
+imports nothing that is tested. README.md describes the tiers and the expectation.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def parser_of_options() -> argparse.ArgumentParser:
 
 
 def read_options(arguments: list[str]) -> argparse.Namespace:
-    """Read the options; exits if they or their files are invalid."""
+    """Read the options; exits if an option or its file is invalid."""
     parser = parser_of_options()
     options = parser.parse_args(arguments)
     for path, keys in ((options.expect, EXPECTED), (options.allowed, ACCEPTED)):
@@ -165,7 +165,7 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
 
 
 def document(options: argparse.Namespace, cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """The document of --json."""
+    """The JSON document that --json prints."""
     return {
         "format": FORMAT,
         "tier": options.tier,
@@ -178,7 +178,7 @@ def document(options: argparse.Namespace, cases: list[dict[str, Any]]) -> dict[s
 
 
 def write_report(options: argparse.Namespace, cases: list[dict[str, Any]]) -> None:
-    """Write the results so far, which then survive a loss of the machine."""
+    """Write the results so far, because the machine may be lost before the end."""
     if options.report is not None:
         unfinished = options.report.with_suffix(".part")
         unfinished.write_text(json.dumps(document(options, cases), indent=1), "utf-8")
@@ -191,7 +191,7 @@ def not_run(case: Case, reason: str) -> dict[str, Any]:
 
 
 def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Run one case; returns the results that it reported, followed by its own."""
+    """Run one case; returns the results that it reported, followed by the result of the case."""
     work = folder / re.sub(r"[^a-z0-9]+", "-", case.name.lower())
     work.mkdir()
     reported = work.with_suffix(".cases")
@@ -233,9 +233,10 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
 
 
 def accepted(result: dict[str, Any], log: str, options: argparse.Namespace) -> dict[str, Any]:
-    """`result`; a failure that allowed.json accepts is skipped, with the reason.
+    """The `result`, in which a failure that allowed.json accepts is skipped with the reason.
 
-    A case that passed despite an entry of allowed.json fails: the entry could hide a later failure.
+    A case that passes despite an entry in allowed.json fails, because the entry could hide a later
+    failure.
     """
     packages = json.loads(options.expect.read_text("utf-8"))["packages"]
     for entry in json.loads(options.allowed.read_text("utf-8")).get("cases", []):
@@ -251,7 +252,7 @@ def accepted(result: dict[str, Any], log: str, options: argparse.Namespace) -> d
 
 
 def with_servers(log: str, work: Path) -> str:
-    """The log of a case and of the servers that it started, for notes."""
+    """The log of a case and of the servers that it started."""
     servers = sorted(work.glob("server-*.log"))
     return "\n".join([log, *(path.read_text("utf-8", "replace") for path in servers)])
 
@@ -259,7 +260,7 @@ def with_servers(log: str, work: Path) -> str:
 def watch(
     process: subprocess.Popen[bytes], limit: float, waited: Path, jobs: int
 ) -> tuple[int | None, float]:
-    """The exit status of a case, None if it timed out; and its limit in seconds.
+    """The exit status of a case (None if it timed out) and its time limit in seconds.
 
     The time that a case waits for the GPU does not count.
     """
@@ -287,9 +288,9 @@ def environment(
 ) -> dict[str, str]:
     """The environment of a case: offline, without progress bars and user site-packages.
 
-    It has a cache for bytecode, because the image has no bytecode and its folders are read-only:
-    each process would compile torch and transformers again. The bytecode folder set by the image is
-    kept after this run.
+    The environment has a bytecode cache, because otherwise each process would compile torch and
+    transformers again: the image has no bytecode and its folders are read-only. A bytecode folder
+    that the image sets is kept after this run.
     """
     scratch = work / "tmp"
     scratch.mkdir()
@@ -332,7 +333,7 @@ def environment(
 
 
 def sharing(options: argparse.Namespace) -> int:
-    """The number of cases that may use the GPUs at once: 1 in tiers that need no GPU, or all."""
+    """The number of cases that may use a GPU at the same time; 1 if the tier shares no GPU."""
     return int(options.share) if options.tier == "gpu" else 1
 
 
@@ -354,7 +355,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def verdict(status: int | None, log: str, limit: float) -> tuple[str, str]:
-    """Outcome and message of a case that ended with `status` (None: it was stopped)."""
+    """The outcome and message of a case that ended with `status`, or was stopped (None)."""
     if status == 0:
         return "passed", last_line(log)
     if status == SKIPPED:
@@ -371,7 +372,7 @@ def verdict(status: int | None, log: str, limit: float) -> tuple[str, str]:
 
 
 def read_reported(path: Path) -> list[dict[str, Any]]:
-    """The results that a script reported itself."""
+    """The results that a script reported."""
     if not path.exists():
         return []
     cases: list[dict[str, Any]] = [json.loads(row) for row in path.read_text("utf-8").splitlines()]
@@ -381,13 +382,13 @@ def read_reported(path: Path) -> list[dict[str, Any]]:
 
 
 def last_line(log: str) -> str:
-    """The last line of the log, without remarks of torch at exit."""
+    """The last line of the log, ignoring messages of torch at exit."""
     rows = (row.strip() for row in reversed(log.splitlines()))
     return next((row for row in rows if row and not REMARK.match(row)), "")
 
 
 def clip(log: str, limit: int) -> str:
-    """At most `limit` characters of `log`, from its start (the cause) and its end."""
+    """At most `limit` characters of `log`, half from the start and half from the end."""
     if len(log) <= limit:
         return log
     half = limit // 2

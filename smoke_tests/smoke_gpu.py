@@ -1,4 +1,4 @@
-"""Shared by the cases of the GPU tiers: checks for GPUs, sharing of GPUs, starting servers.
+"""Provides functions for cases of the GPU tiers: finding and sharing GPUs, and starting servers.
 
 No function creates a CUDA context or initializes the driver, because vLLM forks its engine.
 """
@@ -36,8 +36,8 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 def require(count: int = 1, *, every: bool = False) -> None:
     """Fail the case unless there are `count` GPUs and the driver's library.
 
-    A case for one GPU sees only that one from then on, unless it tests `every` GPU. A missing GPU
-    is not a reason to skip: a GPU tier that tested nothing must not pass.
+    A case for one GPU then sees only one, unless it tests `every` GPU. A missing GPU is a failure
+    and not a skip, because a GPU tier that tested nothing must not pass.
     """
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -60,11 +60,11 @@ def visible() -> list[str]:
 
 
 def select() -> None:
-    """Make one of several GPUs visible to this process and its children; cases alternate.
+    """Make only one GPU visible to this process and its children; cases alternate between GPUs.
 
-    Before other imports, since an import may initialize the driver, which then keeps the GPUs that
-    it found. With several visible GPUs transformers' Trainer uses DataParallel, in which TRL's
-    GRPOTrainer cannot train.
+    Call it before other imports, because an import may initialize the driver, which keeps the GPUs
+    that it found. With several visible GPUs, the Trainer of transformers uses DataParallel, in
+    which the GRPOTrainer of TRL cannot train.
     """
     gpus = names()
     if _SELECTED or len(gpus) < 2:
@@ -77,7 +77,7 @@ def select() -> None:
 
 
 def _next() -> int:
-    """The number of cases of this run that selected a GPU before."""
+    """The number of cases of this run that have already selected a GPU."""
     path = os.environ.get("SMOKE_TURN")
     if not path:
         return 0
@@ -91,9 +91,9 @@ def _next() -> int:
 def turn(*, alone: bool = False) -> None:
     """Wait for a place at a GPU. Call it after the imports, before the first use.
 
-    At most SMOKE_SHARE cases use the GPUs at the same time. Each GPU has its share of these places.
-    A case that has to be `alone` on its GPU waits until no other uses that; no other case starts
-    there in between.
+    At most SMOKE_SHARE cases use the GPUs at the same time, distributed over all GPUs. A case that
+    must be `alone` on its GPU waits until no other case uses it, and no other case starts there
+    meanwhile.
     """
     path = os.environ.get("SMOKE_TURN")
     if not path or _TURNS:
@@ -120,12 +120,12 @@ def turn(*, alone: bool = False) -> None:
 
 
 def sharing() -> int:
-    """The number of cases that may use the GPUs at once."""
+    """The number of cases that may use the GPUs at the same time."""
     return int(os.environ.get("SMOKE_SHARE") or 1)
 
 
 def _taken(path: str, *, wait: bool) -> Any:
-    """Lock the file `path`; None without `wait` if another process holds the lock."""
+    """Lock the file `path`; returns None if another process holds the lock and `wait` is false."""
     stream = Path(path).open("w", encoding="ascii")  # noqa: SIM115  # held until the end
     try:
         fcntl.flock(stream, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,7 +136,7 @@ def _taken(path: str, *, wait: bool) -> Any:
 
 
 def names() -> list[str]:
-    """The GPUs that this process may use, one by one, for CUDA_VISIBLE_DEVICES."""
+    """The names of the GPUs that this process may use, for CUDA_VISIBLE_DEVICES."""
     gpus = visible()
     if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
         return gpus
@@ -144,7 +144,7 @@ def names() -> list[str]:
 
 
 def age() -> float:
-    """Seconds since this process started, without its wait for the GPU."""
+    """The seconds since this process started, without the time it waited for the GPU."""
     ticks = int(Path("/proc/self/stat").read_text("ascii").rpartition(")")[2].split()[19])
     began = ticks / os.sysconf("SC_CLK_TCK")
     waited = Path(os.environ.get("SMOKE_WAITED") or "absent")
@@ -175,7 +175,7 @@ def free_port() -> int:
 def as_torchrun() -> None:
     """Set the environment that `torchrun --nproc-per-node 1` gives its process.
 
-    TRL before 0.19 reads it for a colocated vLLM without setting it.
+    TRL before 0.19 reads these variables for a colocated vLLM but does not set them.
     """
     os.environ |= {
         "RANK": "0",
@@ -188,7 +188,7 @@ def as_torchrun() -> None:
 
 
 def follow(command: Sequence[str], env: dict[str, str] | None = None) -> str:
-    """Run `command` as `output` does. Ends the case if the command fails."""
+    """Run `command` as `output` does; ends the case if the command fails."""
     printed, status = output(command, env)
     if status != 0:
         sys.exit(status)
@@ -198,7 +198,7 @@ def follow(command: Sequence[str], env: dict[str, str] | None = None) -> str:
 def output(command: Sequence[str], env: dict[str, str] | None = None) -> tuple[str, int]:
     """Run `command`, print its output immediately, and return it with the exit status.
 
-    The log of a case that times out is thus complete.
+    The log of a case is therefore complete even if the case times out.
     """
     rows = []
     with subprocess.Popen(
@@ -254,13 +254,13 @@ def _await(process: subprocess.Popen[bytes], health: str, deadline: float, log: 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a server. The runner ends its child processes, which are in the case's process group."""
+    """Kill a server. The runner ends its child processes, which are in the process group."""
     process.kill()
     process.wait()
 
 
 def end(problems: list[str], good: str) -> NoReturn:
-    """Like `finish`, but exit without waiting for the processes of an engine.
+    """End the case as `finish` does, but without waiting for the processes of an engine.
 
     vLLM waits five seconds before it kills them; the runner kills them immediately.
     """

@@ -1,7 +1,7 @@
-"""Imports names in a new process and reports the result. Used by two cases.
+"""Imports names in a new process and reports the results.
 
-A name is `module` or `module:attribute`. After a crash a new process imports the remaining names,
-so that one crash does not hide others. Errors listed in allowed.json are reported as skipped.
+A name is `module` or `module:attribute`. After a crash, a new process imports the remaining names,
+so one crash does not hide others. Errors listed in allowed.json are reported as skipped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ for entry in sys.argv[1:]:
 
 
 class Attempt(NamedTuple):
-    """The result of importing one name: its first error ("" if there is none) and its log."""
+    """The result of importing one name, with its first error ("" for none) and its log."""
 
     error: str
     log: str
@@ -64,7 +64,7 @@ def attempt(names: list[str]) -> dict[str, Attempt]:
 
 
 def run_child(names: list[str]) -> tuple[str, str]:
-    """Import `names` in one process; returns its log, and why it ended early, if it did."""
+    """Import `names` in one process; returns the log, and the reason if the process ended early."""
     limit = LIMIT * float(os.environ["SMOKE_TIMEOUT_FACTOR"])
     environment = dict(os.environ)
     if HOST_DRIVER.exists() and not has_driver():
@@ -87,7 +87,7 @@ def run_child(names: list[str]) -> tuple[str, str]:
 
 
 def parts(log: str) -> dict[str, tuple[str, str]]:
-    """The log cut by name: the verdict ("ok", "failed", or "" for none) and the text between."""
+    """The part of the log for each name, with the verdict "ok", "failed" or "" (none)."""
     verdicts: dict[str, tuple[str, str]] = {}
     current, text = "", [""]
     for row in log.splitlines():
@@ -140,7 +140,7 @@ def judge(title: str, package: str, names: list[str], waivers: list[dict[str, An
 
 
 def is_for_python(entry: dict[str, Any]) -> bool:
-    """Whether `entry` is for the release of this Python; without `python` it is for all."""
+    """Whether `entry` applies to this Python; an entry without `python` applies to all."""
     release = "{}.{}".format(*sys.version_info)
     return release in entry.get("python", [release])
 
@@ -152,7 +152,7 @@ def accepts(entry: dict[str, Any], name: str, result: Attempt) -> bool:
 
 
 def idle(waivers: list[dict[str, Any]], results: dict[str, Attempt]) -> list[str]:
-    """Problems of entries that match no failure: they could hide a later one.
+    """The problems of entries that match no failure, because they could hide a later one.
 
     With a driver, entries for failures without a driver need not match.
     """

@@ -1,6 +1,6 @@
-"""Finds the first error of a log: the cause, not the last line that reports a consequence.
+"""Finds the first error of a log, which is the cause, not the last line with a consequence.
 
-Rules, each from real logs:
+The rules are derived from real logs:
 - Python prints a chain of exceptions with the cause first, so a chain's first traceback counts.
 - A worker's traceback, printed after a prefix such as `(EngineCore pid=7) ERROR … [core.py:1]`,
   comes before the "see root cause above" of the process that waited for it.
@@ -65,7 +65,7 @@ class Found(NamedTuple):
 
 
 def first_error(log: str) -> str:
-    """The line of `log` with the cause; its last line if it contains no error; "" if empty."""
+    """The line of `log` with the cause, or its last line without an error; "" if empty."""
     lines = _lines(log)
     survived = next((chain.message for chain in _chains(lines)), "")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -73,7 +73,7 @@ def first_error(log: str) -> str:
 
 
 def cause(log: str) -> str:
-    """The line of `log` with the cause; "" if it contains no error except survived ones."""
+    """The line of `log` with the cause; "" if the program continued after every error."""
     lines = _lines(log)
     chains = _chains(lines)
     survived = [chain for chain in chains if _survived(lines, chain)]
@@ -92,7 +92,7 @@ def _lines(log: str) -> list[str]:
 
 
 def _chains(lines: list[str]) -> list[Found]:
-    """Every chain of tracebacks, by its first, and every compiler's and loader's error."""
+    """The first traceback of every chain, and every error of a compiler or loader."""
     chains: list[Found] = []
     number = 0
     while number < len(lines):
@@ -114,7 +114,7 @@ def _chains(lines: list[str]) -> list[Found]:
 
 
 def _survived(lines: list[str], chain: Found) -> bool:
-    """Whether this traceback was only logged as a warning."""
+    """Whether a traceback was only logged as a warning."""
     if not chain.traceback or not any(line.strip() for line in lines[chain.end + 1 :]):
         return False
     prefix = lines[chain.start].partition(TRACEBACK)[0]
@@ -124,7 +124,7 @@ def _survived(lines: list[str], chain: Found) -> bool:
 
 
 def _traceback(lines: list[str], start: int) -> Found:
-    """The traceback at `start`: its exception, with its innermost location."""
+    """The exception and innermost location of the traceback at `start`."""
     column = lines[start].index(TRACEBACK)
     place = ""
     number = start
@@ -150,7 +150,7 @@ def _group(lines: list[str], start: int) -> Found:
 def _message(
     lines: list[str], number: int, column: int, exception: re.Match[str]
 ) -> tuple[str, int]:
-    """An exception, with the next lines if its own has no message; and its last line."""
+    """The message of an exception, also from the next lines, and its last line."""
     message, end = exception[0], number
     indented = bool(exception["text"]) and not message[-1:].isalnum()
     for after in range(number + 1, min(number + FOLLOWING, len(lines))):
@@ -172,6 +172,6 @@ def _short(path: str) -> str:
 
 
 def notes(log: str) -> list[str]:
-    """Lines about packages that skip, replace or lack a part of themselves, without duplicates."""
+    """The distinct lines about packages that skip, replace or lack one of their parts."""
     rows = (PREFIX.sub("", ESCAPE.sub("", row.strip())) for row in log.splitlines())
     return list(dict.fromkeys(row[:NOTE] for row in rows if LEFT_OUT.search(row)))[:NOTES]

@@ -1,4 +1,4 @@
-"""An adapter with random weights for the tiny Qwen, in PEFT's file format, without PEFT."""
+"""Creates an adapter with random weights for the tiny Qwen in PEFT's format, without PEFT."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ SPREAD = 0.1  # large enough to change greedy tokens of the sharpened tiny model
 
 
 def request(folder: Path) -> Any:
-    """vLLM's request for the adapter, which is written for the model in `folder`."""
+    """Write the adapter for the model in `folder`; returns the request of vLLM for it."""
     from vllm.lora.request import LoRARequest
 
     return LoRARequest("smoke", 1, str(write(folder)))
 
 
 def place(folder: Path) -> Path:
-    """The folder of the adapter of the model in `folder`."""
+    """The folder of the adapter for the model in `folder`."""
     return folder.with_name(f"{folder.name}-adapter")
 
 
 def write(folder: Path) -> Path:
-    """Write the adapter of the model in `folder`; returns the adapter's folder."""
+    """Write the adapter for the model in `folder`; returns the folder of the adapter."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -50,7 +50,7 @@ def write(folder: Path) -> Path:
 
 
 def merge(model: Any, folder: Path) -> None:
-    """Add the adapter of the model in `folder` to `model`, a transformers model of it."""
+    """Add the adapter for the model in `folder` to `model`, a model of transformers."""
     import torch
     from safetensors.torch import load_file
 

@@ -1,7 +1,7 @@
-"""Requests to a server of vLLM or SGLang with OpenAI's client, as documented by both.
+"""Tests a server of vLLM or SGLang with OpenAI's client, as documented by both projects.
 
-The answers of a model with random weights are meaningless: the checks are that they exist, and that
-structured answers have the prescribed format.
+The answers of a model with random weights are meaningless. Therefore, only their existence and the
+format of structured answers are checked.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ class Client:
         return complete(texts, fits_schema)
 
     def words(self, **body: Any) -> list[str]:
-        """Test a choice of two words; `body` has vLLM's option for it."""
+        """Test a choice of two words, for which `body` has the option of vLLM."""
         texts = [self._answer(extra_body=body)[0] for _ in range(3)]
         return [f"the answer is {text!r}, not one of {COLOURS}" for text in texts
                 if text not in COLOURS]  # fmt: skip
 
     def pattern(self, **body: Any) -> list[str]:
-        """Test a regular expression; `body` has the option for it."""
+        """Test a regular expression, for which `body` has the option."""
         texts = [self._answer(extra_body=body)[0] for _ in range(3)]
         return [f"the answer {text!r} does not match {CODE}" for text in texts
                 if not re.fullmatch(CODE, text)]  # fmt: skip
@@ -96,7 +96,7 @@ class Client:
 
 
 def complete(texts: list[str], right: Callable[[str], bool]) -> list[str]:
-    """Problems unless most of `texts` are right and the others only end too early."""
+    """The problems of `texts`, most of which must be right; others may only end too early."""
     wrong = [text for text in texts if not right(text)]
     print("documents:", texts)
     if not any(texts):

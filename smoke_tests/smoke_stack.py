@@ -1,6 +1,7 @@
-"""Differences between versions of vLLM, TRL and transformers that the cases must handle.
+"""Handles differences between versions of vLLM, TRL and transformers for the cases.
 
-They are detected from signatures and attributes of the installed library, not its version number.
+Differences are detected from signatures and attributes of the installed library, not from its
+version number.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ def given() -> Path | None:
 
 
 def share() -> float:
-    """The share of a GPU's memory for an engine; less if cases share the GPU."""
+    """The share of a GPU's memory for an engine, which is smaller if cases share the GPU."""
     return SHARE if measures_memory() else min(SHARE, round(0.8 / smoke_gpu.sharing(), 3))
 
 
 def measures_memory() -> bool:
     """Whether this vLLM has no option for its cache size and measures memory at its start.
 
-    It then counts the memory of other processes as its own and fails if one of them ends in the
-    meantime, so its case must be alone on the GPU.
+    Such a version counts the memory of other processes and fails if one of them ends meanwhile, so
+    its case must be alone on the GPU.
     """
     return "kv_cache_memory_bytes" not in source("vllm", "engine/arg_utils.py")
 
@@ -60,14 +61,14 @@ def folder(package: str) -> Path | None:
 
 
 def source(package: str, path: str) -> str:
-    """The text of a file of a package, without importing it; "" if there is none."""
+    """The text of a file of a package that is not imported; "" if the file is missing."""
     place = folder(package)
     file_path = place / path if place is not None else None
     return file_path.read_text("utf-8") if file_path is not None and file_path.is_file() else ""
 
 
 def accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """`arguments` without those that `function` lacks; TypeError if a required one is lacking."""
+    """The `arguments` that `function` accepts; TypeError if it lacks a required one."""
     parameters = inspect.signature(function).parameters
     unknown = arguments.keys() - parameters.keys()
     if unknown:
@@ -79,7 +80,7 @@ def accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[st
 
 
 def engine(folder: Path, **overrides: Any) -> Any:
-    """A vLLM engine for the model in `folder`, small so that it starts quickly."""
+    """Start a small vLLM engine for the model in `folder`."""
     from vllm import LLM
 
     settings = {
@@ -96,7 +97,7 @@ def engine(folder: Path, **overrides: Any) -> Any:
 
 
 def sglang_options(count: int) -> dict[str, Any]:
-    """Options of SGLang for an engine on `count` GPUs that is small, so that it starts quickly."""
+    """The options of SGLang for a small engine on `count` GPUs."""
     from sglang.srt.server_args import ServerArgs
 
     parameters = inspect.signature(ServerArgs).parameters
@@ -114,7 +115,7 @@ def sglang_options(count: int) -> dict[str, Any]:
 
 
 def sampling(**parameters: Any) -> Any:
-    """vLLM's sampling parameters for token ids only, without text."""
+    """The sampling parameters of vLLM for token IDs without text."""
     from vllm import SamplingParams
 
     return SamplingParams(detokenize=False, **parameters)
@@ -149,7 +150,7 @@ def scores(llm: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
 
 
 def model_scores(model: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
-    """The log-probabilities of the same tokens, from a model of transformers."""
+    """The log-probabilities that a model of transformers gives the tokens of `sequences`."""
     import torch
 
     log_probabilities = []
@@ -175,7 +176,7 @@ def apart(
 
 
 def colocated(trainer: Any) -> Any:
-    """The vLLM engine that a GRPO trainer of TRL has in its own process."""
+    """The vLLM engine in the process of a GRPO trainer of TRL."""
     holder = getattr(trainer, "vllm_generation", trainer)  # since TRL 0.27
     return holder.llm
 
@@ -189,13 +190,13 @@ def sync(trainer: Any) -> None:
 
 
 def require_vllm_serve() -> None:
-    """Skip the case if this TRL has no command `vllm-serve`: before 0.16."""
+    """Skip the case if this TRL has no command `vllm-serve`, as before 0.16."""
     if not source("trl", "scripts/vllm_serve.py"):
         skip("this TRL has no command vllm-serve")
 
 
 def trl_serves_itself() -> bool:
-    """Whether `trl vllm-serve` is TRL's own server; that of TRL 1.16 starts vLLM's."""
+    """Whether `trl vllm-serve` is a server of TRL; since TRL 1.16 it starts the server of vLLM."""
     return '"/generate/"' in source("trl", "scripts/vllm_serve.py")
 
 
@@ -217,7 +218,7 @@ def trl_completions(server: str, prompts: list[str], tokens: int) -> list[list[i
 
 
 def load(folder: Path) -> Any:
-    """The model in `folder` with float32 weights, whatever the default of transformers."""
+    """Load the model in `folder` with float32 weights, regardless of the default."""
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(folder).float()

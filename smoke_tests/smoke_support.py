@@ -1,7 +1,7 @@
-"""Shared by the cases: the expectation, the list of allowed failures, and reporting.
+"""Provides the expectation, the allowed failures and the reporting of results to all cases.
 
-A case is a script. Its exit status is 0 (passed), SKIPPED (77) or another (failed), and its output
-is its log. `report` adds a separate result, for a case that tests several things.
+A case is a script. Its exit status is 0 (passed), SKIPPED (77) or another value (failed), and its
+output is its log. `report` adds a separate result for a case that tests several things.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DRIVER = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap")
 
 
 def expectation() -> dict[str, Any]:
-    """The expected content of the image: the document described in README.md."""
+    """The document with the expected content of the image, described in README.md."""
     loaded: dict[str, Any] = json.loads(Path(os.environ["SMOKE_EXPECT"]).read_text("utf-8"))
     return loaded
 
@@ -42,7 +42,7 @@ def allowed(kind: str) -> list[dict[str, Any]]:
 
 
 def has_driver() -> bool:
-    """Whether the host's CUDA driver is available: its library and its devices.
+    """Whether the library and the devices of the host's CUDA driver are available.
 
     The library alone may be a stub in the image.
     """
@@ -64,7 +64,7 @@ def normalize(package: str) -> str:
 
 
 def installed() -> Iterator[tuple[str, importlib.metadata.Distribution]]:
-    """Every distribution found by Python, with its normalized name; names may be duplicate."""
+    """Every distribution that Python finds, with its normalized name, which may repeat."""
     for distribution in importlib.metadata.distributions():
         yield normalize(distribution.metadata["Name"] or "(no name)"), distribution
 
@@ -77,14 +77,14 @@ def site_packages() -> Path:
 
 
 def report(name: str, outcome: str, seconds: float, message: str = "", log: str = "") -> None:
-    """Add a case: `outcome` is passed, failed or skipped."""
+    """Add a result, whose `outcome` is passed, failed or skipped."""
     case = {"name": name, "outcome": outcome, "seconds": seconds, "message": message, "log": log}
     with Path(os.environ["SMOKE_CASES"]).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(case) + "\n")
 
 
 def judge(name: str, question: Callable[[], list[str]]) -> list[str]:
-    """The problems returned by `question`, or its exception, reported as the result `name`."""
+    """Report the problems that `question` returns, or its exception, as the result `name`."""
     started = time.monotonic()
     try:
         problems = question()
@@ -111,7 +111,7 @@ def skip(reason: str) -> NoReturn:
 
 
 def _say(word: str) -> None:
-    """Print the case's message, and store it, because libraries may print more at exit."""
+    """Print and store the message of the case, because libraries may print more at exit."""
     print(word, flush=True)
     if os.environ.get("SMOKE_SAID"):
         Path(os.environ["SMOKE_SAID"]).write_text(word, "utf-8")

@@ -1,4 +1,4 @@
-"""The tiers: the cases of each, with their time limits and the packages that they need."""
+"""Lists the cases of each tier, with their time limits and required packages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import quick_table
 
 
 class Case(NamedTuple):
-    """A script with its arguments, and its time limit in seconds.
+    """A script with its arguments and its time limit in seconds.
 
     The case is skipped if the lock lacks one of the packages `needs`. If a `gate` does not pass,
     the rest of the tier is not started. `usual` is the time in seconds that it took on an H200:

@@ -1,4 +1,4 @@
-"""A C program, a Python extension and, if the base has g++, a C++ program compile and run."""
+"""Compiles and runs a C program, a Python extension and, if g++ exists, a C++ program."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def extension(compiler: str) -> list[str]:
 
 
 def main() -> None:
-    """C as Triton uses it; C++ as torch's inductor does for the CPU."""
+    """Compile C as Triton does, and C++ as torch's inductor does for the CPU."""
     debian = expectation()["debian"]  # empty: the base is an image, whose packages are unknown
     if debian and "gcc" not in debian:
         skip("the lock has no gcc")

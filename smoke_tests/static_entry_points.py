@@ -1,4 +1,4 @@
-"""The main names of packages can be imported: otherwise lazy imports hide broken modules."""
+"""Tests that main names of packages can be imported, because lazy imports hide broken modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every file of every RECORD exists with its size, and every file is in a RECORD."""
+"""Tests that every file in a RECORD exists with its size, and that every file is in a RECORD."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from smoke_support import finish, installed, site_packages
 
 
 def record(distribution: Distribution) -> list[list[str]]:
-    """The rows of RECORD: path, hash, size."""
+    """The rows of RECORD with path, hash and size."""
     text = distribution.read_text("RECORD")
     return [] if text is None else [row for row in csv.reader(text.splitlines()) if row]
 
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def foreign_file(path: str, owned: set[str]) -> str:
-    """The problem with a file in no RECORD. Links of matrix.yaml are allowed."""
+    """The problem of a file in no RECORD, unless it is a link that matrix.yaml declares."""
     if path in owned or Path(path).is_symlink():
         return ""
     return f"{path}: in no RECORD"

@@ -1,8 +1,8 @@
-"""nvcc has the CUDA version of the image's libraries and compiles a kernel with their headers.
+"""Tests that nvcc has the CUDA version of the image and compiles a kernel with its headers.
 
 FlashInfer and SGLang compile kernels at first use with $CUDA_HOME/bin/nvcc. The wheels of nvcc and
-of the runtime with its headers are resolved separately. If their CUDA versions differ, compiling
-fails, or the driver rejects the kernels, when the first engine starts on a GPU.
+of the runtime, which has the headers, are resolved separately. If their CUDA versions differ, the
+first engine on a GPU fails: nvcc does not compile its kernels, or the driver rejects them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ ARCHITECTURE = "sm_90"  # of an H100 or H200; nvcc needs none here
 
 
 def locked(start: str) -> dict[str, str]:
-    """The distributions `start`, with or without a CUDA suffix, and their versions."""
+    """The versions of the distributions named `start`, with or without a CUDA suffix."""
     packages: dict[str, str] = expectation()["packages"]
     return {name: packages[name] for name in packages if re.fullmatch(rf"{start}(-cu\d+)?", name)}
 
 
 def release(version: str) -> str:
-    """Major and minor number."""
+    """The major and minor number of a version."""
     return ".".join(version.split(".")[:2])
 
 

@@ -1,10 +1,10 @@
-"""The loader finds every dependency of the library that SGLang's memory saver preloads.
+"""Tests that the loader finds every dependency of the library that SGLang preloads.
 
-With `enable_memory_saver`, as verl sets it, SGLang starts its processes under
+With `enable_memory_saver`, which verl sets, SGLang starts its processes under
 `torch_memory_saver.configure_subprocess()`, which sets LD_PRELOAD. The library has no RUNPATH and
-is loaded before Python, so before torch loads the CUDA runtime. If a dependency is missing, the
-process does not start ("error while loading shared libraries"). libcuda.so.1 is ignored: the
-container runtime provides it.
+is loaded before Python, and therefore before torch loads the CUDA runtime. If a dependency is
+missing, the process does not start ("error while loading shared libraries"). libcuda.so.1 is
+ignored: the container runtime provides it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DRIVER = "libcuda.so.1"
 
 
 def main() -> None:
-    """Check which libraries the loader does not find."""
+    """Report the libraries that the loader does not find."""
     utils = importlib.import_module("torch_memory_saver.utils")
     library = utils.get_binary_path_from_package(STEM)
     ldd_lines = subprocess.run(

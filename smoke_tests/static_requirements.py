@@ -1,4 +1,4 @@
-"""`pip check`: the requirements of packages. Exceptions are in allowed.json and must be used."""
+"""Checks the requirements of packages with `pip check`, except for entries in allowed.json."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from smoke_support import allowed, finish
 
 
 def main() -> None:
-    """Report every line of `pip check`, unless allowed.json has it with a reason."""
+    """Report every line of `pip check` that allowed.json does not list with a reason."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr, sep="")

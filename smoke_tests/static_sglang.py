@@ -1,7 +1,8 @@
-"""Kernels that SGLang compiles at first use compile for sm_90, without a GPU.
+"""Compiles kernels that SGLang compiles at first use, for sm_90 and without a GPU.
 
-Its wheel has their sources; nvcc and the base's C++ compiler compile them when the first engine
-captures its graphs. With g++ 12 and nvcc 13.0, activation.cuh of SGLang 0.5.12 does not compile.
+The wheel of SGLang has the sources of these kernels. nvcc and the C++ compiler of the base compile
+them when the first engine captures its graphs. With g++ 12 and nvcc 13.0, activation.cuh of SGLang
+0.5.12 does not compile.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def exists(module: str) -> bool:
 
 
 def kernel_builders() -> dict[str, Callable[[], Any]]:
-    """The compile functions of each kernel of this SGLang."""
+    """The compile functions of each kernel in this version of SGLang."""
     import torch
 
     builders: dict[str, Callable[[], Any]] = {}
@@ -69,7 +70,7 @@ def kernel_builders() -> dict[str, Callable[[], Any]]:
 
 
 def main() -> None:
-    """Compile each kernel with SGLang's own function, for sm_90."""
+    """Compile each kernel for sm_90 with the function of SGLang."""
     os.environ["TVM_FFI_CACHE_DIR"] = str(Path("tvm-ffi").absolute())
     utils = importlib.import_module(next(filter(exists, UTILITIES), UTILITIES[-1]))
     kernels = kernel_builders()

@@ -1,4 +1,4 @@
-"""The user is not root, caches are writable, and no part of the driver is in the image."""
+"""Tests that the user is not root, caches are writable, and the image has no driver library."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CACHES = (
 
 
 def user_problems() -> list[str]:
-    """Check that the user is not root, under which some packages behave differently."""
+    """Check that the user is not root, because some packages behave differently as root."""
     problems = []
     if os.getuid() == 0:
         problems.append("the user is root (user id 0)")
@@ -52,7 +52,7 @@ def user_problems() -> list[str]:
 
 
 def single_user() -> bool:
-    """Whether this is a user namespace with one user id."""
+    """Whether this process is in a user namespace with one user ID."""
     rows = Path("/proc/self/uid_map").read_text("ascii").splitlines()
     return sum(int(row.split()[2]) for row in rows) == 1
 
@@ -81,7 +81,7 @@ def cache_problems() -> list[str]:
 
 
 def driver_problems() -> list[str]:
-    """Check that the image has no libcuda, which would hide or replace that of the host."""
+    """Check that the image has no libcuda, which would replace the library of the host."""
     listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False)
     if listed.returncode != 0:  # Triton uses it to find the driver
         return [f"ldconfig -p: {listed.stderr.strip()}"]

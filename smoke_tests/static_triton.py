@@ -1,12 +1,12 @@
-"""Triton compiles its C launcher and its driver bindings, with the image's gcc and Python headers.
+"""Tests that Triton compiles its launcher and driver bindings with the gcc of the image.
 
-On first use Triton compiles two small C files and links them with `-lcuda`. Neither needs a GPU:
-`-lcuda` needs libcuda.so, which the container runtime provides with the driver. This case uses a
-stub of it, in a folder in TRITON_LIBCUDA_PATH, which users can set, too.
+On first use, Triton compiles two small C files and links them with `-lcuda`. This requires no GPU,
+but libcuda.so, which the container runtime provides with the driver. This case uses a stub of
+libcuda.so in a folder named by TRITON_LIBCUDA_PATH, a variable that users can also set.
 
-A driver that has only libcuda.so.1 fails with `cannot find -lcuda`. A stub in the image would solve
-that, but would later be loaded instead of the driver. So the image has neither (see the case
-"system"), and the link libcuda.so has to be created on the host.
+With a driver that has only libcuda.so.1, linking fails with `cannot find -lcuda`. A stub in the
+image would prevent the error, but would later be loaded instead of the driver. Therefore, the image
+has no stub (see the case "system"), and the link libcuda.so must be created on the host.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def stub_driver(folder: Path, sources: list[str]) -> None:
 
 
 def compiled(triton: Any, capability: int) -> Any:
-    """The kernel, compiled for sm_90 with Triton's own ptxas; needs no GPU."""
+    """Compile the kernel for sm_90 with the ptxas of Triton, without a GPU."""
     Path("smoke_kernel.py").write_text(KERNEL)
     spec = importlib.util.spec_from_file_location("smoke_kernel", "smoke_kernel.py")
     if spec is None or spec.loader is None:
@@ -78,7 +78,7 @@ def compiled(triton: Any, capability: int) -> Any:
 
 
 def main() -> None:
-    """Compile bindings, a kernel and its launcher, as before a first launch."""
+    """Compile the bindings, a kernel and its launcher, as Triton does before a first launch."""
     if "triton" not in expectation()["packages"]:
         skip("the lock has no triton")
     os.environ["TRITON_CACHE_DIR"] = str(Path("cache").absolute())

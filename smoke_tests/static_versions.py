@@ -1,4 +1,4 @@
-"""Every distribution of the lock is installed once in that version, and no others are."""
+"""Tests that the installed distributions and versions are exactly those of the lock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from smoke_support import expectation, finish, installed
 
 
 def main() -> None:
-    """Compare the distributions found by Python with the lock."""
+    """Compare the distributions that Python finds with the lock."""
     expected: dict[str, str] = expectation()["packages"]
     distributions: dict[str, list[tuple[str, str]]] = {}
     for name, distribution in installed():

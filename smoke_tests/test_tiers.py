@@ -1,4 +1,4 @@
-"""Each case of a tier as a pytest test; conftest.py has the options. run.py needs no pytest."""
+"""Runs each case of a tier as a pytest test; conftest.py has the options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def test_case(case: Any, options: Any, tmp_path: Path) -> None:
-    """The case and the results that it reports must pass."""
+    """Check that the case and all results that it reports pass."""
     import run
 
     packages = json.loads(options.expect.read_text("utf-8"))["packages"]

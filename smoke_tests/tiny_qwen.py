@@ -1,4 +1,4 @@
-"""A tiny Qwen3 or Qwen2 with random weights and its own tokenizer, created offline."""
+"""Creates a tiny Qwen3 or Qwen2 with random weights and a tokenizer offline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHAT = (
 
 
 def make_tokenizer(special: tuple[str, ...] = ()) -> Any:
-    """A byte-level BPE tokenizer: 256 bytes, some merges, Qwen's special tokens and `special`."""
+    """A byte-level BPE tokenizer with some merges, Qwen's special tokens and `special`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -50,11 +50,12 @@ def make_tokenizer(special: tuple[str, ...] = ()) -> Any:
 
 
 def make_model(tokenizer: Any, seed: int = 0) -> Any:
-    """A Qwen3 with two layers in float32, grouped queries and an untied head, as in real models.
+    """A Qwen3 in float32 with two layers, grouped queries and an untied head, as in real models.
 
-    Before transformers 4.51 a Qwen2, whose head size is the hidden size divided by the heads. It
-    has two heads: with four, greedy tokens in bf16 and float32 differed on a CPU, at positions
-    where the two best logits were up to 0.11 apart; with two they did not.
+    Before transformers 4.51 the model is a Qwen2, whose head size is the hidden size divided by the
+    number of heads. It has two heads: with four heads, greedy tokens in bf16 and float32 differed
+    on a CPU at positions where the two best logits were up to 0.11 apart; with two heads they did
+    not.
     """
     import torch
     import transformers
@@ -81,11 +82,11 @@ def make_model(tokenizer: Any, seed: int = 0) -> Any:
 
 
 def make_half_billion(tokenizer: Any, seed: int = 2) -> Any:
-    """The shape of Qwen2.5-0.5B with random weights in bf16, for saving and loading.
+    """A model with the shape of Qwen2.5-0.5B and random weights in bf16, to save and load.
 
-    It is not for computing; transformers would draw all 494 million numbers on one processor. With
-    `seed` 2 the two best logits differ enough at all positions that gpu_vllm compares; with 0, 1
-    and 3 they are too close at up to 9 of 256.
+    The weights are repeated, because drawing all 494 million numbers on one processor takes too
+    long. With `seed` 2 the two best logits differ enough at all positions that gpu_vllm compares.
+    With 0, 1 and 3 they are too close at up to 9 of 256.
     """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -133,10 +134,10 @@ def fill(model: Any, spread: float, chance: Any) -> None:
 
 
 def sharpen(model: Any, count: int, factor: float, below: int) -> Any:
-    """`model` with the head rows of `count` tokens under `below` scaled by `factor`.
+    """Scale the head rows of `count` tokens under `below` in `model` by `factor`.
 
-    Random weights yield close logits, so rounding to bf16 would decide many greedy tokens. A few
-    long rows separate the two best logits.
+    Random weights yield close logits, so rounding to bf16 would decide many greedy tokens. Scaling
+    a few rows separates the two best logits.
     """
     import torch
 
@@ -149,7 +150,7 @@ def sharpen(model: Any, count: int, factor: float, below: int) -> Any:
 
 
 def save(folder: Path, model: Any = None, *, half: bool = False) -> Path:
-    """Save model (the tiny one) and tokenizer as a folder that `from_pretrained` and vLLM read.
+    """Save a model (by default the tiny one) and its tokenizer in a folder for `from_pretrained`.
 
     With `half` the weights are bf16, in which vLLM then computes.
     """

@@ -1,4 +1,4 @@
-"""A tiny Qwen2.5-VL with random weights, and its processor, created offline."""
+"""Creates a tiny Qwen2.5-VL with random weights and its processor offline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIDE = 4 * MERGED  # pixels of the images below: 16 tokens
 
 
 def images() -> list[Any]:
-    """Two images: stripes, and a ramp of colours."""
+    """Two images, one with stripes and one with a ramp of colours."""
     from PIL import Image
 
     stripes = Image.new("RGB", (SIDE, SIDE), "white")
@@ -37,9 +37,10 @@ def images() -> list[Any]:
 
 
 def make_processor(folder: Path) -> Any:
-    """The processor of the model, saved in `folder`.
+    """Create the processor of the model and save it in `folder`.
 
-    A processor needs a tokenizer of Qwen's class, which is read from the files of another.
+    A processor requires a tokenizer of Qwen's class, which is read from the files of another
+    tokenizer.
     """
     from transformers import AutoTokenizer, Qwen2_5_VLProcessor, Qwen2VLImageProcessor
 
@@ -65,7 +66,7 @@ def make_processor(folder: Path) -> Any:
 
 
 def settings(tokenizer: Any) -> dict[str, Any]:
-    """The model's config.json, in the format of Qwen2.5-VL, which every transformers reads."""
+    """The config.json of the model, in a format that every version of transformers reads."""
     words = ("image_pad", "video_pad", "vision_start", "vision_end")
     image, video, start, end = tokenizer.convert_tokens_to_ids([f"<|{word}|>" for word in words])
     return {
@@ -114,5 +115,5 @@ def make_model(folder: Path, tokenizer: Any, seed: int = 0) -> Any:
 
 
 def write_settings(folder: Path, tokenizer: Any) -> None:
-    """Write config.json, which `save_pretrained` writes in the format of its own version."""
+    """Write config.json again, because `save_pretrained` writes the format of its version."""
     (folder / "config.json").write_text(json.dumps(settings(tokenizer), indent=1))

@@ -1,4 +1,4 @@
-"""Hooks and fixtures of all tests.
+"""Provides hooks and fixtures for all tests.
 
 - A test in `tests/unit` starts no process but imgbuild's own workers, reaches no network but this
   machine's, has an empty cache, and may take 60 seconds.

@@ -1,4 +1,4 @@
-"""The order of imgbuild's folders, and imports and calls that only certain modules may have.
+"""Lists the order of imgbuild's folders, and the modules allowed to use certain imports and calls.
 
 A folder imports only from levels below its own. tests/test_repository.py checks it, lazy and
 type-only imports included.

@@ -1,4 +1,4 @@
-"""The table of changes in ARCHITECTURE.md names files and classes that exist."""
+"""Tests that the table of changes in ARCHITECTURE.md names files and classes that exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLACEHOLDERS = re.compile(r"\b(?:VERB|TIER_NAME|NAME)\.py$")
 
 
 @each_row(("change", "place"), ROWS, ids=[row[0] for row in ROWS])
-def test_every_place_in_table_exists(change, place):
+def test_every_path_in_the_table_exists(change, place):
     named = re.findall(r"`([\w./]+(?:\.\w+|/))`", place)
     assert named, change
     for path in (PLACEHOLDERS.sub("", name) for name in named):

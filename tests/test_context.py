@@ -1,4 +1,4 @@
-"""Stages use one context, and a reporter instead of the console."""
+"""Tests that stages use one context, and a reporter instead of the console."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.source_code import imports, modules, nodes
 BOTH = 10  # functions that may take `store` and `http` side by side
 
 
-def test_only_cli_pipeline_and_process_print():
+def test_only_cli_pipeline_and_process_modules_print():
     printing = {
         name
         for name, tree in modules().items()
@@ -22,7 +22,7 @@ def test_only_cli_pipeline_and_process_print():
     assert "system.process" in printing, "remove the exception for system.process"
 
 
-def test_cache_and_client_travel_in_one_context():
+def test_cache_and_client_are_passed_in_one_context():
     both = [
         f"{name}:{node.lineno} {node.name}"
         for name, tree in modules().items()

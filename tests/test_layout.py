@@ -1,4 +1,4 @@
-"""The layout of the package: its folders, their order, and restrictions of modules."""
+"""Tests the folders of the package, their order, and the restrictions of modules."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_class_names_are_unique():
     assert not {name for name, number in name_counts.items() if number > 1}
 
 
-def test_module_with_one_importer_in_its_folder_has_a_reason():
+def test_module_with_a_single_importer_in_its_folder_has_a_reason():
     """Otherwise it is a part of its only importer. The first line ends: `(separate: reason).`"""
     importers: dict[str, set[str]] = {}
     for name in modules():

@@ -1,4 +1,4 @@
-"""Names: identifiers that describe their values, and docstrings that name existing items."""
+"""Tests that identifiers describe their values and that docstrings name existing items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures in docs/pictures match the current output of the commands."""
+"""Tests that the pictures in docs/pictures match the current output of the commands."""
 
 from __future__ import annotations
 

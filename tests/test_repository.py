@@ -1,4 +1,4 @@
-"""The rules of the repository as tests: linters, sizes, import directions, side effects, pages."""
+"""Tests the rules of the repository: linters, sizes, side effects of imports, and pages."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_tools_have_a_help_text():
     assert [path for path, length in lengths.items() if length <= 100] == []
 
 
-def test_tools_can_be_started():
+def test_tools_can_be_run():
     silent = [
         p
         for p in tracked("lab", "tools")

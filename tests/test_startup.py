@@ -1,4 +1,4 @@
-"""The imports of a command: unneeded ones cost time at each start."""
+"""Tests that a command imports only what it needs, because each import delays its start."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _imported(sample: Sample, *words: str) -> set[str]:
     return set(done.stderr.splitlines()[-1].split())
 
 
-def test_version_imports_nothing_of_the_command_line(sample: Sample) -> None:
+def test_version_option_imports_no_command_line_modules(sample: Sample) -> None:
     modules = _imported(sample, "--version")
     assert {name for name in modules if name.startswith("imgbuild")} == {"imgbuild", "imgbuild.cli"}
     assert modules.isdisjoint({*LIBRARIES, "typer", "msgspec", "yaml", "packaging"})
@@ -53,18 +53,18 @@ def test_version_imports_nothing_of_the_command_line(sample: Sample) -> None:
     ],
     ids=" ".join,
 )
-def test_a_verb_imports_no_library_that_it_does_not_use(
+def test_verb_imports_only_libraries_that_it_uses(
     sample: Sample, words: tuple[str, ...], libraries: tuple[str, ...]
 ) -> None:
     assert _imported(sample, *words) & {*libraries} == set()
 
 
-def test_help_of_the_program_imports_no_verb(sample: Sample) -> None:
+def test_main_help_imports_no_verb(sample: Sample) -> None:
     modules = {name for name in _imported(sample, "--help") if name.startswith("imgbuild.cli.")}
     assert {name for name in modules if not name.startswith("imgbuild.cli._")} == set()
 
 
-def test_a_verb_imports_no_other_verb(sample: Sample) -> None:
+def test_verb_imports_no_other_verb(sample: Sample) -> None:
     modules = {name for name in _imported(sample, "digest", TARGET) if "imgbuild.cli." in name}
     assert {name for name in modules if not name.startswith("imgbuild.cli._")} == {
         "imgbuild.cli.digest"

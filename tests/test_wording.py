@@ -1,4 +1,4 @@
-"""The words of pages, docstrings, comments and messages, and their spelling."""
+"""Tests the words of pages, docstrings, comments and messages, and their spelling."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the tree in ARCHITECTURE.md: the folders' docstrings, in the order of tests/layers.py.
+"""Writes the tree of folders in ARCHITECTURE.md, in the order of tests/layers.py.
 
-tools/architecture.py            write it
-    tools/architecture.py --check    exit with status 5 if it is out of date
+tools/architecture.py            write the tree
+    tools/architecture.py --check    exit with status 5 if the tree is out of date
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WIDTH = 15
 
 
 def tree() -> str:
-    """The levels, highest first, as a code block: number, folder, purpose."""
+    """The levels as a code block, highest first, with number, folder and purpose."""
     lines = []
     for number, level in reversed(list(enumerate(LEVELS, start=1))):
         if {*level} <= {*ROOT_MODULES}:
@@ -60,7 +60,7 @@ def purpose(path: Path) -> str:
 
 
 def _line(path: Path) -> str:
-    """A module: its path, its purpose, and the names of its public functions and classes."""
+    """A line for a module with path, purpose and public names."""
     names = [
         f"`{node.name}`"
         for node in ast.parse(path.read_text(encoding="utf-8")).body
@@ -99,11 +99,15 @@ def rendered() -> str:
 
 
 def main() -> int:
-    """Write the page, or compare it."""
+    """Write the page, or compare it with --check."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="only compare the page; exit with status 5 if it is out of date",
+    )
     options = parser.parse_args()
     text = rendered()
     if options.check:

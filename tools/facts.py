@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Writes the facts about the wheels and Debian packages of published targets, a file in imgbuild.
+"""Writes the file of facts about the wheels and Debian packages of published targets.
 
-Reads every wheel and Debian package of these targets. Targets in `AUDITED` are audited like the
-lock of an extension, for x86_64 if available; the file includes the modules and sources that the
-audit reads, and those of other wheels of the same version. `make facts` uses a separate cache, so
-that the file depends on the locks and the code alone. Wheels not needed by the next target are
-removed from the cache. It takes about 10 GB of disk and 30 GB of downloads; an interrupted run can
-be continued. With --small only the small facts are read (`SMALL`), by ranges of the wheels (about 1
-GB), and the other entries are kept. With --missing the wheels and Debian packages missing in the
-file are added, without modules. With --modules only the modules and sources that the audits of the
-targets read are added, for wheels in the file. With --names only the names that these audits look
-up are added. For both, modules are read by ranges.
+Reads every wheel and Debian package of the targets. Targets in `AUDITED` are audited as the lock of
+an extension is, for x86_64 if available. The file includes the modules and sources that these
+audits read, and the same modules of other wheels of the same version. `make facts` uses a separate
+cache, because the file must depend only on the locks and the code. Wheels that the next target does
+not need are removed from the cache. A run requires about 10 GB of disk and 30 GB of downloads, and
+can be interrupted and continued.
+
+--small updates only the small facts (`SMALL`), which are read by ranges of the wheels (about 1 GB).
+--missing adds the wheels and Debian packages that the file lacks, without modules. --modules adds
+only the modules and sources that audits read from wheels in the file. --names adds only the names
+that audits look up. --modules and --names read modules by ranges.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Facts:
         self.small: dict[str, dict[Sha256, bytes]] = {kind: {} for kind in SMALL}
 
     def add_small(self, library_wheel: LibraryWheel, named: Collection[str], store: Store) -> None:
-        """Read the small facts of a wheel; the advised extras of packages `named` only."""
+        """Read the small facts of a wheel, and advised extras if its package is in `named`."""
         key = library_wheel.wheel.sha256
         _ = library_wheel.generated_code, library_wheel.loaded
         if library_wheel.package in named:
@@ -146,7 +147,7 @@ class Facts:
 
 
 def _merged(differences: Sequence[InstalledDifference]) -> tuple[InstalledDifference, ...]:
-    """`differences` without duplicates, with the keys of all."""
+    """`differences` merged into one mapping, without duplicates."""
     merged: dict[InstalledDifference, set[str]] = {}
     for difference in differences:
         keyless = msgspec.structs.replace(difference, keys=())
@@ -198,9 +199,9 @@ def read_targets(locks: Sequence[Lock], audited: Collection[str]) -> Facts:
 
 
 def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs) -> None:
-    """Audit `lock` like the lock of an extension: its main path, without rare branches.
+    """Audit the main path of `lock` as of an extension, without rare branches.
 
-    The facts are cached. The pins of the target are imported, as additions do.
+    The facts are cached. The pinned packages are imported, as added packages would be.
     """
     resolution = lock.arch[arch]
     supply = audit_lock.LockFiles(lock, inputs)
@@ -238,7 +239,7 @@ def read_objects(wheels: Mapping[Sha256, Wheel], inputs: Inputs) -> None:
 
 
 def read_twins(wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: Facts) -> None:
-    """Read from `wheels` what an audit read from other wheels of the same versions."""
+    """Read from `wheels` the modules that an audit read from other wheels of the same versions."""
     with Library(inputs.store, ahead=False) as library:
         for key, wheel in wheels.items():
             twin = facts.audited.get((wheel.package, wheel.version))
@@ -248,7 +249,7 @@ def read_twins(wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: Facts) -> 
 
 
 def read_as_twin(library_wheel: LibraryWheel, twin: PublishedWheelFacts, library: Library) -> None:
-    """Read from a wheel the facts of `twin`; modules with the same bytes are shared."""
+    """Read the facts that `twin` has from another wheel; modules with equal bytes are shared."""
     members = library_wheel.content.members()
     same = {path for path, crc in twin.crcs.items() if path in members and members[path].crc == crc}
     modules = [name for name in twin.modules if name in library_wheel.sources]
@@ -263,7 +264,7 @@ def read_as_twin(library_wheel: LibraryWheel, twin: PublishedWheelFacts, library
 
 
 def shown_files() -> set[str]:
-    """The files that are stored with their comments, since a rule may look for one."""
+    """The files that are stored with comments, because a rule may search for a comment."""
     return {rule.shown.file for rule in rules.load()}
 
 
@@ -335,7 +336,7 @@ def add_names(locks: Sequence[Lock], path: Path) -> None:
 
 
 def with_modules(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
-    """The entries of the file at `path`, with what the audits of `locks` read of its wheels.
+    """The entries of the file at `path`, with the modules that audits of `locks` read.
 
     The cache must have no modules from other audits.
     """
@@ -450,13 +451,18 @@ def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "target", nargs="*", help="default: the recommended targets and the example"
+        "target",
+        nargs="*",
+        help="targets to read (default: the recommended targets and the example)",
     )
     parser.add_argument(
-        "--output", type=Path, default=facts_path(), help="default: in the package's data"
+        "--output",
+        type=Path,
+        default=facts_path(),
+        help="file to write (default: the file in the package's data)",
     )
     parser.add_argument(
-        "--check", action="store_true", help="only check whether the file has all wheels"
+        "--check", action="store_true", help="only check that the file has all wheels"
     )
     parser.add_argument(
         "--small", action="store_true", help="only update the small facts, read by ranges"

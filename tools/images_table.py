@@ -2,7 +2,7 @@
 """Writes the table of images, from locks and test records, into README.md and docs/targets.md.
 
 tools/images_table.py            write the tables
-    tools/images_table.py --check    compare them; exit status 5 if they are out of date
+    tools/images_table.py --check    exit with status 5 if the tables are out of date
 
 The table is between the comments `images` (all images) or `images: recommended`, and `/images`. The
 table of recommended targets has only the download size of x86_64 images and the newest test, and
@@ -58,10 +58,10 @@ PINS = {"torch": "torch", "vllm": "vLLM", "trl": "TRL", "verl": "verl"}
 
 
 def images(rows: Sequence[TableRow], *, pages: bool) -> list[str]:
-    """A Markdown table of the images: download sizes and test records.
+    """A Markdown table of the images with download sizes and test records.
 
-    With `pages` the names are links to the targets' pages, the sizes those of x86_64 alone, and the
-    tests the newest ones.
+    With `pages`, names are links to the pages of the targets, and only x86_64 sizes and the newest
+    tests are shown.
     """
     size = "download (x86_64)" if pages else "to pull"
     head = ["target", "CUDA", *PINS.values(), "also", size, "tested"]
@@ -106,7 +106,7 @@ def _mark(row: TableRow) -> str:
 
 
 def replaced(text: str, rows: Sequence[TableRow]) -> str | None:
-    """`text` with the images between BEGIN or RECOMMENDED and END; None if it lacks these."""
+    """`text` with the table between BEGIN or RECOMMENDED and END; None without these comments."""
     begin = RECOMMENDED if RECOMMENDED in text else BEGIN
     chosen = [row for row in rows if row.recommended or begin == BEGIN]
     before, marker, rest = text.partition(begin)
@@ -132,7 +132,7 @@ def main(words: Sequence[str] | None = None) -> int:
         before = (ROOT / name).read_text(encoding="utf-8")
         after = replaced(before, rows)
         if after is None:
-            print(f"{name} has no comments that mark the table", file=sys.stderr)
+            print(f"{name} has no comments around the table of images", file=sys.stderr)
             return 2
         if after != before:
             stale.append(name)

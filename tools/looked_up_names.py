@@ -1,4 +1,4 @@
-"""The names that the audit of a published target looks up: `imgbuild.audit.packages.queried`."""
+"""Records the names that the audit of a published target looks up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PROVIDERS = ("setuptools",)
 
 
 class RecordingPackageSet(PackageSet):
-    """A package set that records the names in all lookups: packages, and top-level modules."""
+    """A package set that records the packages and top-level modules in all lookups."""
 
     @cached_property
     def names(self) -> set[str]:
@@ -100,7 +100,7 @@ class RecordingPackageSet(PackageSet):
 
 
 def of_lock(lock: Lock, arch: Arch, inputs: Inputs) -> tuple[Sha256, tuple[str, ...]]:
-    """The key of a target's packages, and the names that the audit of their code looks up."""
+    """The key of a target's packages, and the names that auditing their code looks up."""
     resolution = lock.arch[arch]
     # As `lock` audits: with the exact Python of the base.
     target = inputs.matrix.targets[lock.target]
@@ -133,7 +133,7 @@ def of_audit(
 ) -> tuple[str, ...]:
     """The names that an audit of the code of `package_set` looks up; ValueError if it has errors.
 
-    METADATA and rules are checked for all packages of an extension, and need no names.
+    Checks of METADATA and rules read all packages of an extension, so their names are not recorded.
     """
     report = judge.audit(
         package_set,

@@ -3,10 +3,10 @@
 
 tools/name_versions.py PACKAGE...    trl, vllm, sglang, transformers, datasets and others
 
-Covers names, modules and arguments. Partially reads published wheels on uv's default index: one
-version of each minor release of the larger packages, all versions of the others. Of inner modules
-it has the names that releases of `IMPORTERS` import. Names that exist in every version are
-omitted. Parts of a file from other sources (symbols of torch, environment of vllm) are kept.
+Covers names, modules and arguments. Reads parts of the published wheels on uv's default index: one
+version of each minor release for large packages, all versions for others. For inner modules, only
+names that releases of `IMPORTERS` import are written. Names that exist in every version are
+omitted. Parts of a file from other sources (symbols of torch, variables of vllm) are kept.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ TESTS = re.compile(r"/tests?/|/models/|/third_party/|/benchmarks?/")
 
 
 class VersionNames(msgspec.Struct):
-    """The names in one version: by module, and arguments and members by class."""
+    """The names in one version by module, with arguments and members by class."""
 
     modules: set[str]
     names: dict[str, set[str]]
@@ -110,9 +110,9 @@ def read(
     inner: Mapping[str, set[str]],
     listed: Sequence[str] | None,
 ) -> VersionNames:
-    """The names in a wheel on the index; of inner modules those in `inner`.
+    """The names in a wheel on the index; inner modules are read only for names in `inner`.
 
-    `listed`: the classes with arguments; None for those that `KEPT` matches.
+    `listed` has the classes whose arguments are read; None selects those that `KEPT` matches.
     """
     with published_wheels.opened(file, http, block=1 << 20) as wheel:
         folder = f"{TOPS.get(package, package.replace('-', '_'))}/"
@@ -197,7 +197,7 @@ def bound(body: Iterable[ast.stmt]) -> Iterable[str]:
 
 
 def arguments(name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]) -> set[str]:
-    """The arguments of a constructor: its parameters, or the fields of a dataclass."""
+    """The arguments of a constructor, which are parameters or the fields of a dataclass."""
     if name not in classes or name in seen:
         return set()
     node = classes[name]
@@ -243,7 +243,7 @@ def bases(node: ast.ClassDef) -> list[str]:
 def changes(per_version: Sequence[set[str] | None], versions: Sequence[Version]) -> dict[str, str]:
     """The names that not every version has, with the range of versions that have them.
 
-    None: a version without the module or class, which is ignored.
+    Versions without the module or class are None and are ignored.
     """
     pairs = [
         (names, v) for names, v in zip(per_version, versions, strict=True) if names is not None
@@ -261,7 +261,7 @@ def changes(per_version: Sequence[set[str] | None], versions: Sequence[Version])
 
 
 def tables(read_versions: Mapping[Version, VersionNames]) -> dict[str, Any]:
-    """The parts of a file of data."""
+    """The tables of a data file."""
     versions, values = list(read_versions), list(read_versions.values())
 
     def _by_key(part: str) -> dict[str, dict[str, str]]:
@@ -287,7 +287,7 @@ def tables(read_versions: Mapping[Version, VersionNames]) -> dict[str, Any]:
 
 
 def write(package: str, http: Http, inner: Mapping[str, set[str]], *, names: bool) -> Path:
-    """Read the versions of a package, and write its file; `names`: arguments are not renewed."""
+    """Read the versions of a package and write its file; with `names`, keep the arguments."""
     every = published_wheels.default_indexes(http).files(package)
     key = published_wheels.minor if package in MINORS else _release
     wheels = published_wheels.of_each(every, Version(OLDEST[package]), key)
@@ -306,7 +306,7 @@ def write(package: str, http: Http, inner: Mapping[str, set[str]], *, names: boo
 
 
 def _release(version: Version) -> tuple[int, ...]:
-    """The release of a version, whose post-releases are the same."""
+    """The release of a version without its post-release number."""
     return version.release[:3]
 
 
@@ -317,7 +317,9 @@ def main(words: Sequence[str] | None = None) -> int:
         description="\n".join(lines), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("package", nargs="+", choices=sorted(OLDEST))
-    parser.add_argument("--names", action="store_true", help="do not renew arguments and members")
+    parser.add_argument(
+        "--names", action="store_true", help="keep the arguments and members of the existing file"
+    )
     options, http = parser.parse_args(words), Http()
     inner = imported(options.package, http)
     for package in options.package:

@@ -2,10 +2,10 @@
 """Writes docs/pictures: terminal output of commands as SVG.
 
 tools/pictures.py            write the pictures
-    tools/pictures.py --check    compare them with the commands; status 5 if they are out of date
+    tools/pictures.py --check    exit with status 5 if the pictures are out of date
 
-Each command of PICTURES runs in a separate terminal, in the repository; rich exports its output as
-SVG. Pictures load no external resources.
+Each command of PICTURES runs in the repository on a separate terminal, and rich exports its output
+as SVG. Pictures load no external resources.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ FORMAT = """\
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """A command, and the width of its terminal."""
+    """A command with the width of its terminal."""
 
     command: str
     columns: int

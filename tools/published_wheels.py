@@ -1,4 +1,4 @@
-"""Wheels on uv's default index whose files tools read in part."""
+"""Opens wheels on uv's default index to read only some of their files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from imgbuild.solve import uv
 
 
 def default_indexes(http: Http) -> Indexes:
-    """The default index alone."""
+    """The default index of uv as the only index."""
     place = IndexAddress(name="default", address=uv.default_index())
     return Indexes({place.name: place}, {}, place.name, http)
 
 
 def opened(file: IndexFile, http: Http, block: int) -> zipfile.ZipFile:
-    """A wheel of which only the needed parts are downloaded, in blocks of `block` bytes."""
+    """A wheel whose needed parts are downloaded in blocks of `block` bytes."""
     remote = RemoteFile(file.url, Blocks(http, block=block, limit=64))
     return zipfile.ZipFile(io.BufferedReader(remote, 1 << 16))
 
@@ -29,7 +29,7 @@ def opened(file: IndexFile, http: Http, block: int) -> zipfile.ZipFile:
 def of_each(
     every: Iterable[IndexFile], oldest: Version, key: Callable[[Version], Hashable]
 ) -> dict[Version, IndexFile]:
-    """A wheel of the first final version with each `key`, from version `oldest` on, sorted.
+    """A wheel of the first final version for each `key`, from `oldest` on, in order of version.
 
     The wheel is for x86_64 if there is one.
     """

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes into README.md the commands that pull the images of a registry.
+"""Writes the commands that pull the images of a registry into README.md.
 
     tools/pull_lines.py ghcr.io/OWNER/REPOSITORY    write the commands
     tools/pull_lines.py                             write the text of a checkout without a registry
 
 The text is between the comments `pull` and `/pull`; a README without them is not changed. The
-recommended targets are listed, or all if none of them is published. A change is printed as one
-line, for the text of the pull request of update.yml, which runs this for its repository.
+recommended targets are listed, or all targets if no recommended one is published. A change is
+printed as one line. The workflow update.yml runs this tool and adds the line to its pull request.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ markdown` prints the `docker pull` and `apptainer pull` lines of each. The workf
 
 
 def block(place: str, recommended: Sequence[str]) -> list[str] | None:
-    """The text for the images in `place`; None if it has no image of a target."""
+    """The text for the images in `place`; None if no target has an image there."""
     client = Client()
     images = listing.listing(client, [image_reference.parse_repository(place)])
     return pull_page.brief(images, recommended)
 
 
 def replaced(text: str, lines: Sequence[str]) -> str | None:
-    """`text` with `lines` between BEGIN and END; None if it lacks these."""
+    """`text` with `lines` between BEGIN and END; None without these comments."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -49,7 +49,7 @@ def replaced(text: str, lines: Sequence[str]) -> str | None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write the text; returns the exit status, 1 if the registry could not be read."""
+    """Write the text; returns exit status 1 if the registry cannot be read."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

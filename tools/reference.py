@@ -2,7 +2,7 @@
 """Generates docs/reference and docs/images from the code, the locks and the test records.
 
 tools/reference.py            write the pages
-    tools/reference.py --check    compare them with the code; status 5 if they are out of date
+    tools/reference.py --check    exit with status 5 if the pages are out of date
 
 The pages are generated from the help of the command line, the JSON Schemas, the classes of errors
 and images/TARGET, and are the same on every machine and terminal. docs/images has the output of
@@ -100,7 +100,7 @@ The settings of `imgbuild ci` for images and machines ([how to](../ci.md)). The 
 
 
 def verbs(of: Any, above: str = "imgbuild") -> Iterator[tuple[str, Any]]:
-    """Every visible verb and sub-verb by its full name, in the order of the help."""
+    """Every visible verb and subcommand by its full name, in the order of the help."""
     for name, command in of.commands.items():
         if command.hidden:
             continue
@@ -110,7 +110,7 @@ def verbs(of: Any, above: str = "imgbuild") -> Iterator[tuple[str, Any]]:
 
 
 def cli() -> str:
-    """The page of verbs: a list by panel of the help, then a section for each."""
+    """The page of verbs, with a list by help panel and a section for each verb."""
     program = typer.main.get_command(app)
     commands = list(verbs(program))
     parts = [MADE, "# Commands\n", f"{program.help}\n", COMMON, *_contents(commands)]
@@ -145,7 +145,7 @@ def _contents(commands: Sequence[tuple[str, Any]]) -> Iterator[str]:
 
 
 def section(name: str, command: Any) -> str:
-    """A verb: description, usage, arguments and options."""
+    """The section of a verb with description, usage, arguments and options."""
     lines = [f"## {name}\n", f"{prose(command.help or '')}\n"]
     if hasattr(command, "commands"):
         rest = ", ".join(f"`{name} {each}`" for each in command.commands)
@@ -164,7 +164,7 @@ def section(name: str, command: Any) -> str:
 
 
 def prose(text: str) -> str:
-    """Help as Markdown: text indented by four spaces is a code block."""
+    """Help as Markdown, where text indented by four spaces becomes a code block."""
     lines: list[str] = []
     for line in inspect.cleandoc(text).splitlines():
         code = line.startswith("    ")
@@ -181,7 +181,7 @@ def prose(text: str) -> str:
 
 
 def flags(option: Any) -> str:
-    """The names of an option, the long one first; its opposite after a slash."""
+    """The names of an option, long name first, with the negated name after a slash."""
     value = metavar(option)
     names = sorted(option.opts, key=lambda name: -len(name))
     words = [f"`{names[0]} {value}`" if value else f"`{names[0]}`", *(f"`{n}`" for n in names[1:])]
@@ -201,7 +201,7 @@ def ci_schema() -> dict[str, Any]:
 
 
 def keys(title: str, schema: Mapping[str, Any], head: str) -> str:
-    """The page of a file: its top-level keys, then those of each part, in order of use."""
+    """The page of a file with its top-level keys, then the keys of each part in order of use."""
     definitions = schema["$defs"]
     parts = [MADE, f"# {title}\n", f"{head}\n", *key_table(schema, definitions)]
     for name in _used(schema, definitions):
@@ -234,7 +234,7 @@ def _used(part: object, definitions: Mapping[str, Any]) -> list[str]:
 
 
 def key_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[str]:
-    """A row for each key: the type of its value, whether it is required, its description."""
+    """A table row for each key with type, whether it is required, and description."""
     required = part.get("required", ())
     rows = [
         (
@@ -320,7 +320,7 @@ one, else 1.
 
 
 def failures_page() -> str:
-    """The failures that `imgbuild diagnose` detects: codes, causes and remedies."""
+    """The page of failures that `imgbuild diagnose` detects, with codes, causes and remedies."""
     lines = [MADE, "# Failures in logs\n", FAILURES]
     for rule in sorted(rules.load(), key=lambda rule: rule.code):
         lines += [f"## {rule.code}: {rule.title}\n", f"Cause: {codes.plain(rule.cause)}.\n"]
@@ -396,7 +396,7 @@ def _test_run(run: RecordedRun) -> tuple[str, ...]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table, and an empty line after it; bars within cells are escaped."""
+    """A Markdown table followed by an empty line; bars in cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     table_rows = [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines
@@ -405,12 +405,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write the pages, or compare them; returns 0 if they are up to date."""
+    """Write or compare the pages; returns 0 if they are up to date."""
     lines = (__doc__ or "").splitlines()
     parser = argparse.ArgumentParser(
         description="\n".join(lines), formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="write nothing; status 5 if stale")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="only compare the pages; exit with status 5 if they are out of date",
+    )
     check = parser.parse_args(words).check
     stale = []
     for folder, page_texts in folders().items():

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Builds targets in many environments and compares each digest with images/TARGET/digests.json.
 
-Every build except the first starts without layers in its cache, from the target's input files,
-linked from the user's cache. Each blob of the result is hashed here, too. Prints a table; exit
-status 1 if anything differs.
+Every build except the first starts without cached layers, from input files that are linked from the
+user's cache. Each blob of the result is hashed again. Prints a table, and exits with status 1 if
+any digest differs.
 """
 
 from __future__ import annotations
@@ -97,26 +97,31 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """The options."""
+    """Parse the command line."""
     cases = "\n".join(f"  {name:8} {title}" for name, (title, _) in CASES.items())
     parser = argparse.ArgumentParser(
         description=__doc__,
         epilog=f"cases:\n{cases}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--target", action="append", help="only this target; repeatable")
-    parser.add_argument("--case", action="append", choices=[*CASES], help="only this; repeatable")
+    parser.add_argument("--target", action="append", help="build only this target; repeatable")
+    parser.add_argument(
+        "--case",
+        action="append",
+        choices=[*CASES],
+        help="build only in this environment; repeatable",
+    )
     parser.add_argument(
         "--project",
         type=Path,
         default=ROOT,
-        help="the folder of the matrix; default: this repository",
+        help="folder of the matrix (default: this repository)",
     )
     parser.add_argument(
         "--work",
         type=Path,
         default=None,
-        help="output folder, preferably on the cache's disk; 15 GB",
+        help="folder for builds, preferably on the disk of the cache; requires 15 GB",
     )
     return parser.parse_args()
 
@@ -124,7 +129,7 @@ def arguments() -> argparse.Namespace:
 def attempt(
     project: Path, target: str, name: str, surroundings: Surroundings, work: Path
 ) -> str | None:
-    """Build `target` once; None if the digest matches digests.json, else the error."""
+    """Build `target` once; returns None if the digest matches digests.json, else the error."""
     if os.geteuid() != 0 and (surroundings.user is not None or surroundings.suite is not None):
         return "not tried: needs root"
     folder = work / name
@@ -156,7 +161,7 @@ def copy_project(project: Path, place: Path) -> None:
 
 
 def first_build(target: str, surroundings: Surroundings, folder: Path, place: Path) -> None:
-    """Build with the user's own cache and network."""
+    """Build with the user's cache and network."""
     run([*words(PYTHON, target, surroundings)], folder, place, {"PYTHONPATH": "builder"})
 
 
@@ -177,7 +182,7 @@ def later_build(target: str, surroundings: Surroundings, folder: Path, place: Pa
 
 
 def words(python: Path | str, target: str, surroundings: Surroundings) -> list[str]:
-    """The command that builds."""
+    """The command line of a build."""
     build = [str(python), "-P", "-m", "imgbuild", "build", "--target", target, "--output", "out"]
     return [*build, *surroundings.words]
 
@@ -209,7 +214,7 @@ def run(
 def run_in_suite(
     suite: str, command: Sequence[str], folder: Path, place: Path, env: dict[str, str]
 ) -> None:
-    """Run `command` in a root folder of that Debian release, offline; `place` is /project."""
+    """Run `command` offline in a root folder of a Debian release, with `place` as /project."""
     root = folder.parent / f"root-{suite}"
     if not root.exists():
         new_root = folder / "root"
@@ -254,7 +259,7 @@ def python_version(root: Path) -> str:
 
 
 def install_dependencies(version: str, site: Path, folder: Path) -> None:
-    """Unpack wheels of imgbuild's dependencies for that Python; their code is not run here."""
+    """Unpack wheels of imgbuild's dependencies for a version of Python without running them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     machine = os.uname().machine
     platforms = [p if p == "any" else f"{p}{machine}" for p in PLATFORMS]
@@ -276,7 +281,7 @@ def install_dependencies(version: str, site: Path, folder: Path) -> None:
 
 
 def compare(project: Path, target: str, layout: Path) -> str | None:
-    """Hash all blobs of the layout; None if they match digests.json, else the error."""
+    """Hash all blobs of the layout; returns None if they match digests.json, else the error."""
     locked = json.loads((project / "images" / target / "digests.json").read_text())
     expected = {entry["manifest"] for entry in locked["arch"].values()}
     manifests = set()
@@ -300,7 +305,7 @@ def compare(project: Path, target: str, layout: Path) -> str | None:
 
 
 def children(path: Path) -> list[str]:
-    """The digests in a document of the layout, empty if it is not a document."""
+    """The digests in a document of the layout; empty for other blobs."""
     document = read_document(path)
     entries = [*document.get("manifests", []), *document.get("layers", [])]
     if "layers" in document:
@@ -314,7 +319,7 @@ def is_manifest(path: Path) -> bool:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A blob's JSON object, empty if it is not an OCI document."""
+    """The JSON object of a blob; empty if the blob is not an OCI document."""
     with path.open("rb") as file:
         if file.read(1) != b"{":
             return {}
@@ -323,7 +328,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def cache_root() -> Path:
-    """The user's cache, as located by imgbuild."""
+    """The folder of the user's cache."""
     if "IMGBUILD_CACHE" in os.environ:
         return Path(os.environ["IMGBUILD_CACHE"])
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

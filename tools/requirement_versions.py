@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes data/diagnose/facts/requirements.yaml: what releases of packages require of others.
+"""Writes data/diagnose/facts/requirements.yaml: the versions that packages require of others.
 
 tools/requirement_versions.py
 
-From the metadata of wheels on uv's default index, for Linux x86_64 and Python 3.12, with all
-extras. Of packages in `MINORS` one version of each minor release is read, of others every version.
+Reads the metadata of wheels on uv's default index for Linux x86_64 and Python 3.12, with all
+extras: one version of each minor release for packages in `MINORS`, every version for others.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ENVIRONMENT = {
 
 
 def required(file: IndexFile, http: Http) -> dict[str, str]:
-    """Package → specifier that a wheel requires, of those in `REQUIRED`."""
+    """The specifiers that a wheel requires of packages in `REQUIRED`, by package."""
     with published_wheels.opened(file, http, block=1 << 16) as wheel:
         path = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Metadata.from_email(wheel.read(path), validate=False)
@@ -73,7 +73,7 @@ def required(file: IndexFile, http: Http) -> dict[str, str]:
 
 
 def ranges(by_version: Mapping[Version, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Required package → range of the versions → specifier."""
+    """The required specifiers by required package and version range."""
     versions = list(by_version)
     rows: dict[str, dict[str, str]] = {}
     for name in sorted({name for each in by_version.values() for name in each}):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the pictures of the site in docs/pictures, as PNG, in Chromium.
+"""Writes pictures of the site to docs/pictures as PNG, drawn by Chromium.
 
     tools/site_pictures.py
 
-The site is generated from this checkout. The pictures have three widths, light and dark. They are
-not compared by a test, since fonts differ between machines: look at them before they are committed.
+The site is generated from this checkout. The pictures have three widths, light and dark. No test
+compares them, because fonts differ between machines: look at them before you commit them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REGISTRY = "ghcr.io/example/rl-images"  # of the commands in the pictures
 
 
 class SitePicture(msgspec.Struct, frozen=True, kw_only=True):
-    """A page, the width of the window and the height of the picture in CSS pixels.
+    """A page with the width of the window and the height of the picture in CSS pixels.
 
     `fields` is the part of the URL that fills a form; `top` the id of the element at the top.
     """

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes data/audit/stdlib.yaml: names of the standard library that only some Pythons have.
+"""Writes data/audit/stdlib.yaml: standard library names that not every Python version has.
 
-The source is typeshed, as installed with mypy. Each PYTHON (the path of an interpreter) checks
-every name; names on which it contradicts typeshed are omitted. Pass an interpreter of each
-supported version: tools/stdlib_names.py python3.10 python3.11 python3.12 python3.13
+The source is typeshed, as installed with mypy. Each interpreter PYTHON checks every name, and names
+for which it contradicts typeshed are omitted. Pass an interpreter of each supported version:
+tools/stdlib_names.py python3.10 python3.11 python3.12 python3.13
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Stubs:
         self._names: dict[str, frozenset[str]] = {}
 
     def has(self, module: str) -> bool:
-        """Whether the version has a module."""
+        """Whether this version has a module."""
         while module not in self._lifetimes:
             module = module.rpartition(".")[0]
         first, last = self._lifetimes[module]
@@ -127,7 +127,7 @@ class Stubs:
                     yield name
 
     def _imported(self, node: ast.ImportFrom, module: str) -> Iterator[str]:
-        """Names re-exported by an import: `from a import b as b` and `from a import *`."""
+        """The names that `from a import b as b` or `from a import *` re-exports."""
         base = module if path_of(module).name == "__init__.pyi" else module.rpartition(".")[0]
         above = base.split(".")[: len(base.split(".")) - node.level + 1] if node.level else []
         source = ".".join([*above, *([node.module] if node.module else [])])
@@ -138,7 +138,7 @@ class Stubs:
                 yield alias.name
 
     def _taken(self, body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-        """The statements of the branches that apply to this version, on Linux."""
+        """The statements in the branches for this version on Linux."""
         for node in body:
             if isinstance(node, ast.If):
                 yield from self._taken(node.body if self._holds(node.test) else node.orelse)
@@ -183,7 +183,7 @@ def path_of(module: str) -> Path:
 
 
 def public() -> list[str]:
-    """All modules without an underscore at the start of a component."""
+    """All modules in whose names no component starts with an underscore."""
     modules = []
     for path in sorted(TYPESHED.rglob("*.pyi")):
         parts = path.relative_to(TYPESHED).with_suffix("").parts
@@ -194,7 +194,7 @@ def public() -> list[str]:
 
 
 def specifier(having: list[Release], among: list[Release]) -> str:
-    """The specifier of the versions `having`; "" if they are all, or not contiguous."""
+    """The specifier of the versions `having`; "" for all versions or a range with gaps."""
     first, last = among.index(having[0]), among.index(having[-1])
     if having != among[first : last + 1]:
         return ""
@@ -229,7 +229,7 @@ def table(versions: dict[Release, Stubs]) -> Table:
 
 
 def disagreements(missing: Table, python: str) -> tuple[str, set[tuple[str, str]]]:
-    """The version of an interpreter, and the modules and names on which it contradicts."""
+    """The version of an interpreter, and the names for which it contradicts typeshed."""
     question = json.dumps({module: list(names) for module, names in missing.items()})
     done = subprocess.run(
         [python, "-c", PROBE], input=question, capture_output=True, text=True, check=True
@@ -274,7 +274,7 @@ def _by_specifier(names: dict[str, str], indent: str) -> Iterator[str]:
 def main() -> None:
     """Write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("python", nargs="+", help="an interpreter to compare with")
+    parser.add_argument("python", nargs="+", help="interpreter that checks every name")
     given = parser.parse_args()
     missing = table({version: Stubs(version) for version in VERSIONS})
     checked = []

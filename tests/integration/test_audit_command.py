@@ -1,4 +1,4 @@
-"""`imgbuild audit` as users run it: wheels of a lock, and pins on an index."""
+"""Tests `imgbuild audit` as users run it: on wheels of a lock and on pins from an index."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_facts_of_dropped_wheels_are_kept(project: Project, site: Site) -> None:
     project.run("audit", TARGET, "--select", "elf", "--select", "cuda", "--offline")
 
 
-def test_pins_are_audited_on_index(project: Project, site: Site) -> None:
+def test_pins_are_audited_against_index(project: Project, site: Site) -> None:
     pins = project.folder / "pins.txt"
     pins.write_text("trl==9.0\nvllm==9.0\n", encoding="utf-8")
     done = project.run("audit", *PINS, "--json", status=4)
@@ -94,7 +94,7 @@ def test_pins_are_read_from_arguments_or_stdin(
     assert "imports Gone from vllm" in piped.stdout
 
 
-def test_pin_without_wheel_is_skipped_and_fails(project: Project) -> None:
+def test_pin_without_wheel_is_not_read_and_audit_fails(project: Project) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.0\n", encoding="utf-8")
     done = project.run("audit", *PINS, status=4)
     assert "not read: vllm==7.0: no compatible wheel on the index" in done.stdout

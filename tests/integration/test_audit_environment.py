@@ -1,4 +1,4 @@
-"""`imgbuild audit` of environments created by uv offline, and of local wheels."""
+"""Tests `imgbuild audit` of environments that uv creates offline, and of local wheels."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_invalid_constructor_call_in_module_body_is_an_error(
     assert ("    at app 1.0 app/__init__.py:2" in done.stdout) == fails
 
 
-def test_missing_requirement_is_an_error_only_in_environment(machine: Machine) -> None:
+def test_missing_requirement_is_an_error_in_an_environment(machine: Machine) -> None:
     path = machine.wheels / "trl-9.0-py3-none-any.whl"
     machine.environment("trl==9.0")
     done = machine.audit("--environment", "env", "--select", "metadata", status=4)

@@ -1,4 +1,4 @@
-"""Versions on the real index with earlier wrong audits: only real failures are reported."""
+"""Tests the audit on versions that it once judged incorrectly: only real failures are reported."""
 
 from __future__ import annotations
 

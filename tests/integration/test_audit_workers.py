@@ -1,4 +1,4 @@
-"""Modules read by several processes: the same facts in the same order as by one."""
+"""Tests that several processes read the same facts, in the same order, as one process."""
 
 from __future__ import annotations
 

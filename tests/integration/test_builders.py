@@ -1,4 +1,4 @@
-"""Docker builds the committed Dockerfile of a small image: the same files as imgbuild's."""
+"""Tests that Docker builds the committed Dockerfile of a small image with the files of imgbuild."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def leftovers(project: Project) -> list[str]:
     return [path.name for path in (project.folder / "build").rglob(".*") if path.is_dir()]
 
 
-def test_docker_build_has_same_files(project):
+def test_docker_build_has_the_same_files_as_imgbuild_build(project):
     compared = json.loads(project.run(*DIFF).stdout)[0]["comparison"]
     assert compared["equal"]
     assert compared["left"]["paths"] > 1000
@@ -84,7 +84,7 @@ def test_docker_built_image_is_usable(project):
     assert built["output"] == str(project.folder / "build" / TARGET)
 
 
-def test_file_difference_has_exit_status(project, tmp_path):
+def test_differing_files_set_the_exit_status(project, tmp_path):
     project.run("build", TARGET)
     project.run(*BUILD)
     pair = [str(project.folder / "build" / name / TARGET) for name in (".", "docker")]
@@ -121,7 +121,7 @@ def test_stale_dockerfile_is_not_built(project):
     path.write_text(text)
 
 
-def test_failed_step_is_an_error_and_leaves_nothing(with_step):
+def test_failed_step_is_an_error_and_leaves_no_files(with_step):
     add_step(with_step, "echo the cause && exit 3")
     out = with_step.folder / "build/fails"
     done = with_step.run(*BUILD, "--output", str(out), status=1)
@@ -167,7 +167,7 @@ def test_concurrent_builds_of_target_are_serialized(with_step, tmp_path):
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt_cancels_build_and_leaves_nothing(with_step, sign):
+def test_interrupt_cancels_build_and_leaves_no_files(with_step, sign):
     mark = str(3600 + uuid.uuid4().int % 10**6)
     add_step(with_step, f"echo started && sleep {mark}")
     out = with_step.folder / "build/stopped"

@@ -1,4 +1,4 @@
-"""Whole targets built offline by Docker from the committed Dockerfiles: equal files.
+"""Tests that Docker builds whole targets offline from their Dockerfiles with the locked files.
 
 One after the other, because each takes some 25 GB while it is built; BuildKit's cache is then
 removed. Marked long: test_builders.py tests a small image in the same way.
@@ -66,7 +66,7 @@ def imgbuild(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_docker_build_of_committed_dockerfile_has_same_files(project, target):
+def test_docker_build_of_committed_dockerfile_has_the_same_files(project, target):
     done = imgbuild(project, "diff", target, *ARCH, "--builder", "docker", "--json")
     assert f"building {target} for x86_64 with docker …" in done.stderr
     (answer,) = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""The doctor script on real libraries and users: drivers, stubs, a user without a name."""
+"""Tests the doctor script with real libraries and users: drivers, stubs, a user without a name."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_other_library_with_driver_name_is_not_accepted(tmp_path: Path) -> None:
     assert look(LD_LIBRARY_PATH=str(place))["driver"]["severity"] == "warning"
 
 
-def test_driver_without_gpu_is_no_error_if_not_requested(tmp_path: Path) -> None:
+def test_driver_without_gpu_is_a_note_if_no_gpu_is_requested(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver", init=100)
     findings = look(LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["severity"] == "note"

@@ -90,7 +90,7 @@ def test_interrupted_script_resumes_without_repeating_steps(sample):
     assert CAUSE in outcomes[BROKEN]["error"]
 
 
-def test_script_for_other_lock_publishes_nothing(sample):
+def test_script_for_another_lock_publishes_nothing(sample):
     path = script(sample, BROKEN, "--registry", sample.place("stale"))
     path.write_text(path.read_text().replace(sample.digest(BROKEN), f"sha256:{'0' * 64}"))
     writes = len(sample.registry.writes())
@@ -105,7 +105,7 @@ def test_script_without_results_folder_does_nothing(sample, tmp_path):
     assert "ci: " not in run(sample, path, status=2)
 
 
-def test_job_of_other_machine_runs_with_same_script(sample):
+def test_job_for_another_machine_is_run_by_the_same_script_there(sample):
     path = script(sample, OTHER, "--registry", sample.place("machines"), "--all-published")
     text = path.read_text()
     begin = f"begin {OTHER}@{ARCH} {sample.digest(OTHER)}"

@@ -1,4 +1,4 @@
-"""A script of `ci script` works in an untrusted folder."""
+"""Tests that a script of `ci script` is safe to run in an untrusted folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.traps import Traps
 __all__ = ["_sample", "_shared_sample"]  # fixtures
 
 
-def test_script_commands_import_nothing_from_folder(sample: Sample, tmp_path: Path) -> None:
+def test_script_commands_import_nothing_from_current_folder(sample: Sample, tmp_path: Path) -> None:
     planted = Traps(tmp_path / "flags")
     planted.plant(sample.folder)
     head, _, _ = script(sample, of(sample)).partition("\nresults=")

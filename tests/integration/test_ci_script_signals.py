@@ -1,4 +1,4 @@
-"""A signal to a CI script ends its running step, and the script with the same status."""
+"""Tests that a signal to a CI script ends its running step and sets the script's exit status."""
 
 from __future__ import annotations
 

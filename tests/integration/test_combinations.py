@@ -1,4 +1,4 @@
-"""Broken package combinations are reported with file and line; valid ones have no findings.
+"""Tests that the audit reports broken combinations of packages and has no finding for valid ones.
 
 All records are audited in a few processes before the first test, because that takes longest.
 `tests.support.combinations` divides them into two halves.
@@ -22,7 +22,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     return audit_all(ALL, tmp_path_factory.mktemp("cache"))
 
 
-def test_every_kind_has_enough_combinations() -> None:
+def test_every_kind_of_combination_has_enough_rows() -> None:
     assert len(load("held")) >= 25
     kinds = {"elf", "cuda", "imports", "calls", "support", "metadata", "rules"}
     assert {record.check for record in ALL} >= kinds
@@ -31,7 +31,7 @@ def test_every_kind_has_enough_combinations() -> None:
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_combination_halves_are_selected_deterministically(half: str) -> None:
+def test_combinations_are_split_into_halves_deterministically(half: str) -> None:
     assert {half_of(record.id) for record in load(half)} == {half}
 
 

@@ -1,4 +1,4 @@
-"""The committed files of a folder, from git's objects, and differences from them."""
+"""Tests how the committed files of a folder are read from git, and how differences are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rendered container definitions, read and started by their tools.
+"""Tests that the tools for which container definitions are rendered can read and start them.
 
 Compose is podman-compose, because Debian has no package of Docker's plugin. The others are long
 tests: a dev container in Docker by the CLI of the specification (npm), Kubernetes' own schemas

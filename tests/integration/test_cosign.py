@@ -1,4 +1,4 @@
-"""Signatures of imgbuild verified by the real cosign, and cosign's by imgbuild."""
+"""Tests that cosign verifies signatures of imgbuild, and imgbuild those of cosign."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def layer_of(client: Client, repository: Repository, manifest: Digest) -> Descri
 
 
 @pytest.mark.parametrize("form", ["bundle", "collection"])
-def test_flipped_byte_in_registry_is_refused_by_both(registry, pairs, tmp_path, form):
+def test_cosign_and_imgbuild_refuse_flipped_byte_in_registry(registry, pairs, tmp_path, form):
     """A file on the registry's disk is changed, like by an attacker with access to it."""
     # A separate image, because a registry stores equal bytes once for all its repositories.
     top = push(registry, tmp_path, form, word=form)
@@ -193,7 +193,7 @@ def test_flipped_byte_in_registry_is_refused_by_both(registry, pairs, tmp_path, 
 
 
 @pytest.mark.parametrize("form", ["bundle", "collection"])
-def test_signature_of_other_image_is_refused_by_both(registry, pairs, tmp_path, form):
+def test_cosign_and_imgbuild_refuse_signature_of_another_image(registry, pairs, tmp_path, form):
     name = f"moved-{form}"
     signed_image = push(registry, tmp_path / "one", name, word="one")
     private, public = pairs["cosign"]

@@ -1,4 +1,4 @@
-"""A small image on Debian 13 is locked and built; its Python and its static tests work."""
+"""Tests that a small image on Debian 13 can be locked, built and run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verification of Debian's archive with real signatures: modified data is refused."""
+"""Tests that signatures of the Debian archive are verified and modified data is refused."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_index_is_requested_by_hash_during_mirror_update(mirror: Site, tmp_path:
 
 
 @pytest.mark.network
-def test_release_of_other_suite_is_refused(mirror: Site, tmp_path: Path) -> None:
+def test_release_file_of_another_suite_is_refused(mirror: Site, tmp_path: Path) -> None:
     mirror.files[RELEASE.replace("bookworm", "trixie")] = mirror.files[RELEASE]
     other = msgspec.structs.replace(base(), suite="trixie")
     with pytest.raises(IntegrityError, match="is signed for bookworm, not for trixie"):
@@ -164,7 +164,7 @@ def test_unreachable_mirrors_are_reported(tmp_path: Path, monkeypatch: pytest.Mo
         resolved(tmp_path)
 
 
-def test_mirror_of_machine_is_tried_first() -> None:
+def test_mirror_configured_on_the_machine_is_tried_first() -> None:
     needs.tool("apt-get", "apt")
     configured = process.run(["apt-get", "indextargets", "--format", "$(SITE)"]).stdout.split()
     extra = msgspec.structs.replace(base(), mirrors=("http://localhost:1/archive/",))

@@ -232,7 +232,9 @@ def test_root_has_same_paths_as_debootstrap(base: DebianBase, roots: Roots) -> N
 
 
 @whole
-def test_types_modes_owners_and_targets_match_oracle(base: DebianBase, roots: Roots) -> None:
+def test_file_types_modes_owners_and_link_targets_match_debootstrap(
+    base: DebianBase, roots: Roots
+) -> None:
     mode_mask = ~0 if table.load(base.suite).set_id else ~(stat.S_ISUID | stat.S_ISGID)
     faults = []
     for path in sorted(roots.real.keys() & roots.ours.keys()):
@@ -250,7 +252,7 @@ def test_types_modes_owners_and_targets_match_oracle(base: DebianBase, roots: Ro
 
 
 @whole
-def test_contents_and_times_match_oracle(base: DebianBase, roots: Roots) -> None:
+def test_file_contents_and_times_match_debootstrap(base: DebianBase, roots: Roots) -> None:
     faults, compared = [], 0
     for path in sorted(roots.real.keys() & roots.ours.keys()):
         real, mine = roots.real[path], roots.ours[path]
@@ -267,7 +269,7 @@ def test_contents_and_times_match_oracle(base: DebianBase, roots: Roots) -> None
 
 @pytest.mark.long
 @whole
-def test_accepted_differences_are_all_needed(base: DebianBase, roots: Roots) -> None:
+def test_every_accepted_difference_occurs(base: DebianBase, roots: Roots) -> None:
     real, mine, suite = roots.real, roots.ours, base.suite
     for patterns, paths in (
         ({**ONLY_REAL, **ONLY_REAL_OF[suite], **ONLY_REAL_EMPTY}, real.keys() - mine.keys()),
@@ -284,14 +286,14 @@ def inside(folder: Path, *command: str, network: bool = False) -> str:
     return done.stdout
 
 
-def test_ldconfig_writes_same_cache(ours: Path) -> None:
+def test_ldconfig_writes_the_same_loader_cache(ours: Path) -> None:
     inside(ours, "ldconfig", "-X", "-C", "/root/cache")
     cache = ours / "root/cache"
     assert cache.read_bytes() == (ours / "etc/ld.so.cache").read_bytes()
     cache.unlink()
 
 
-def test_all_program_libraries_are_found(ours: Path) -> None:
+def test_libraries_of_all_programs_are_found(ours: Path) -> None:
     script = "for f in /usr/bin/* /usr/sbin/* /usr/lib/x86_64-linux-gnu/*.so*; do ldd $f; done 2>&1"
     lines = inside(ours, "sh", "-c", script).splitlines()
     assert sum("=>" in line for line in lines) > 300

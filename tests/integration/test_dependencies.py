@@ -1,4 +1,4 @@
-"""`imgbuild why` if requirements of the locked wheels are neither recorded nor cached."""
+"""Tests `imgbuild why` when the requirements of locked wheels are neither recorded nor cached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild diagnose` of real output, and `doctor --collect` of this machine."""
+"""Tests `imgbuild diagnose` on real output, and `doctor --collect` on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages by URL (a wheel, a git repository): resolved, locked, audited, rebuilt."""
+"""Tests packages required by URL, as a wheel or a git repository: locked, audited and rebuilt."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_two_urls_of_package_are_refused(work):
         work.resolve_audited(byurl(work), other)
 
 
-def test_git_version_follows_from_history(work):
+def test_git_version_is_derived_from_history(work):
     work.repository.commit(git_files(scm=True), tag="v1.2")
     commit = work.repository.commit({"README": "more"})
     settled = work.resolve_audited(f"fromgit @ {work.repository.url}", byurl(work))

@@ -1,4 +1,4 @@
-"""The commands of README and docs, run as printed: a shell for each file and environment.
+"""Runs the commands of README.md and docs as printed, in one shell per file and environment.
 
 A comment before each block declares how it is run (tests/support/doc_blocks.py).
 tests/unit/test_docs.py checks that every block has one.

@@ -1,4 +1,4 @@
-"""The arm64 image of cu130-vllm, built on x86_64, runs under qemu-user."""
+"""Tests that the arm64 image of cu130-vllm, built on x86_64, runs under qemu-user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images loaded into real engines are identical and run."""
+"""Tests that images loaded into real engines are identical to the built ones and run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of an engine's command, by a program in its place."""
+"""Tests how unexpected responses of an engine's command are handled, with a stub of the command."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ exit 1
     return Engine(kind="docker", program=str(program), version="28", rootless=False)
 
 
-def test_layers_are_listed_again_if_an_image_is_removed_meanwhile(tmp_path: Path) -> None:
+def test_image_list_is_read_again_if_an_image_is_removed_meanwhile(tmp_path: Path) -> None:
     assert engine.diff_ids(listing(tmp_path, 1)) == {LAYER}
 
 
-def test_repeated_error_of_the_list_is_reported(tmp_path: Path) -> None:
+def test_repeated_image_list_error_is_reported(tmp_path: Path) -> None:
     with pytest.raises(WorkFailed, match="content digest sha256:27: not found"):
         engine.diff_ids(listing(tmp_path, 2))

@@ -1,4 +1,4 @@
-"""A squashfs starts as with enroot, mounted by the kernel or unpacked.
+"""Tests that a squashfs starts as with enroot, mounted by the kernel or unpacked.
 
 enroot is not packaged for Debian; the tests do what its runtime does, according to its source:
 mount the image below an overlay (`enroot start FILE`) or unpack it (`enroot create`), read the

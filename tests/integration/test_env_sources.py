@@ -1,4 +1,4 @@
-"""Source locations of variables in wheels: the files and lines exist.
+"""Tests that the cited source locations of variables exist in the wheels.
 
 A wheel is read from the cache, else a few kilobytes of it from the index.
 """

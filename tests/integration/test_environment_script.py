@@ -1,4 +1,4 @@
-"""The script that moves home and caches, with a private cache folder, as another user."""
+"""Tests that the environment script gives another user a private home and cache folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's repository on a published target: initialized, locked, built and run.
+"""Tests that a user's repository can extend a published target: it is locked, built and run.
 
 The published target is a small one on real Debian packages, built by imgbuild. Its Debian packages
 are stored in the user's own cache, so that only a first run downloads.
@@ -209,7 +209,7 @@ def test_layers_are_fetched_from_registry(
     assert built.digest == user.run("digest", OWN).stdout.strip()
 
 
-def test_system_packages_layer_has_only_differences(
+def test_system_packages_layer_contains_only_differences(
     published_site: PublishedSite, user: Project, tmp_path: Path
 ) -> None:
     user.run("build", OWN, "--output", str(tmp_path / "image"))
@@ -369,7 +369,7 @@ def test_lock_uses_facts_of_published_target_without_download(
     assert project.files() == reference.files()
 
 
-def test_addition_is_checked_against_published_facts(
+def test_added_package_is_checked_against_published_facts(
     published_site: PublishedSite, with_facts: dict[str, str], tmp_path: Path
 ) -> None:
     project = published_site.user(tmp_path / "broken", "--add", "broken")

@@ -1,4 +1,4 @@
-"""An extension built by Docker from its Dockerfile has the files of imgbuild's build."""
+"""Tests that Docker builds an extension with the same files as imgbuild."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ours(tmp_path: Path) -> Iterator[Project]:
         yield project
 
 
-def test_docker_build_has_same_files(ours: Project) -> None:
+def test_docker_build_has_the_same_files_as_imgbuild_build(ours: Project) -> None:
     needs.buildx()
     assert (ours.images / OWN / "Dockerfile").is_file()
     ours.run("render", OWN, "--check")

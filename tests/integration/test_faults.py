@@ -1,4 +1,4 @@
-"""Writing commands are killed, or their disk fails: the next run is correct without leftovers.
+"""Tests that a command succeeds after an earlier one was killed or its disk failed.
 
 Each fault is tried a few times; `make bench-faults` kills a thousand commands.
 """
@@ -229,7 +229,7 @@ ALL = [(verb, fault) for verb in ("lock", "build", "archive", "sif", "pull") for
 
 
 @pytest.mark.parametrize(("verb", "fault"), ALL if COUNT else FEW)
-def test_disk_error_is_reported_and_next_run_succeeds(fault_run, tmp_path, verb, fault):
+def test_disk_error_is_reported_and_the_next_run_succeeds(fault_run, tmp_path, verb, fault):
     needs.root()
     disk = tmp_path / "disk"
     disk.mkdir()

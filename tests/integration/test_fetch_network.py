@@ -1,4 +1,4 @@
-"""The real index of this machine: a page, a part of a wheel, and the wheel."""
+"""Tests reading a page, part of a wheel and a whole wheel from the real index of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every verb in a folder of another user: none of its files is run or configures a tool."""
+"""Tests that no verb runs a file of the folder of another user, or is configured by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets that need more than the default index, locked against local servers.
+"""Tests locking targets that need more than the default index, against local servers.
 
 The servers have small real wheels, in pages like those of the PyTorch and FlashInfer indexes; a
 folder has a user-provided wheel.
@@ -260,7 +260,7 @@ def test_compiled_kernel_cache_package_is_locked(project: Project) -> None:
     assert locked_wheels["flashinfer-python"]["index"] == "pypi"
 
 
-def test_kernel_cache_package_of_each_gpu_generation_is_locked(project: Project) -> None:
+def test_kernel_cache_package_for_each_gpu_generation_is_locked(project: Project) -> None:
     project.run("lock", "parted")
     locked_wheels = wheels(project, "parted")
     assert {
@@ -297,7 +297,7 @@ def test_user_provided_wheel_is_locked(project: Project) -> None:
     project.run("build", "own", status=9)
 
 
-def test_all_targets_without_default_index_are_reported(project: Project) -> None:
+def test_lock_all_skips_targets_with_unmet_requirements(project: Project) -> None:
     done = project.run("lock", "--all")
     expected = {"near", "layers.json", "packages.json"}
     assert {path.split("/")[0] for path in project.files()} == expected

@@ -1,4 +1,4 @@
-"""Copies of the process: a computation in one, and the audit of code in several."""
+"""Tests forked processes: computing in one, and auditing code in several."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _wait() -> bytes:
     return b""
 
 
-def test_a_copy_computes_with_the_objects_of_its_original() -> None:
+def test_forked_process_uses_objects_of_its_parent() -> None:
     value = [os.getpid()]
     data = Forked(lambda: f"{value[0]} {os.getpid()} ".encode() + b"x" * 200_000).result()
     assert data is not None
@@ -40,11 +40,11 @@ def test_a_copy_computes_with_the_objects_of_its_original() -> None:
     assert len(rest) == 200_000
 
 
-def test_an_exception_has_no_result() -> None:
+def test_exception_in_forked_process_returns_no_result() -> None:
     assert Forked(_fail).result() is None
 
 
-def test_a_copy_is_stopped() -> None:
+def test_forked_process_is_stopped() -> None:
     copy = Forked(_wait)
     process = copy._process
     copy.stop()
@@ -53,7 +53,7 @@ def test_a_copy_is_stopped() -> None:
         os.kill(process, 0)
 
 
-def test_a_process_with_threads_is_not_copied() -> None:
+def test_process_with_threads_is_not_forked() -> None:
     event = threading.Event()
     thread = threading.Thread(target=event.wait)
     thread.start()
@@ -63,7 +63,7 @@ def test_a_process_with_threads_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_code_that_several_processes_audit_has_the_same_findings(
+def test_forked_code_audit_has_the_same_findings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     packages = audited.package_set(tmp_path, {"base==4.0": {"base.py": BASE}})

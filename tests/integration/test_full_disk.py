@@ -1,4 +1,4 @@
-"""Read-only and full file systems: real ones, mounted for one command."""
+"""Tests read-only and full file systems, which are really mounted for one command."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_lock_on_full_disk_fails_early(project, tmp_path):
     assert ".tmp" not in done.stdout + done.stderr
 
 
-def test_partially_unpacked_layers_on_full_disk_are_removed(project, tmp_path):
+def test_partially_unpacked_layers_are_removed_on_full_disk(project, tmp_path):
     """The cache is on the full disk; its 1 MB is less than the wheel of the layer `large`."""
     image, disk = tmp_path / "image", tmp_path / "disk"
     project.run("build", TARGET, "--output", str(image))

@@ -1,4 +1,4 @@
-"""Old images in a real registry: two pushed versions of a lock, and another project's image."""
+"""Tests the removal of old images from a real registry, which also has another project's image."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def sample(pushed: Sample, tmp_path: Path) -> Iterator[Sample]:
         yield Sample(pushed.project, registry, pushed.digests)
 
 
-def test_used_dated_images_are_kept(sample):
+def test_images_with_a_lock_or_another_tag_are_kept(sample):
     assert sample.gc(sample.images, "--keep-days", "36500")["old"] == []
     (old,) = sample.gc(sample.images)["old"]
     # The newest image has an old day, too, but is in a current lock; the other has no date.
@@ -103,7 +103,7 @@ def test_used_dated_images_are_kept(sample):
     assert sample.gc(sample.images)["old"] == []
 
 
-def test_deletion_frees_only_blobs_of_old_image(sample, tmp_path):
+def test_deletion_frees_only_blobs_of_the_old_image(sample, tmp_path):
     before = sample.registry.blobs()
     index = json.loads(skopeo("inspect", "--raw", f"docker://{sample.images}@{sample.digests[0]}"))
     assert sample.gc(sample.images, "--delete")["deleted"]

@@ -1,4 +1,4 @@
-"""Folders of git repositories as archives: contents, and hostile repositories."""
+"""Tests how folders of git repositories become archives, and that hostile repositories are safe."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_git_redirect_to_local_file_is_not_followed(repository, context, site):
         fetch(f"git+{site.url('demo.git')}", context)
 
 
-def test_missing_credentials_are_not_prompted_for(context, site):
+def test_git_does_not_prompt_for_missing_credentials(context, site):
     site.login = ("me", "secret")
     with pytest.raises(FetchFailed, match="git cannot fetch it") as caught:
         fetch(f"git+{site.url('demo.git')}", context)

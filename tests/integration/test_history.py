@@ -1,4 +1,4 @@
-"""Locks of older revisions in a real git repository."""
+"""Tests reading the locks of older revisions from a real git repository."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_repository_with_pipe_is_an_error(
         revisions.locked_at(project, TARGET, "HEAD")
 
 
-def test_target_history_has_each_digest_once(project: Project) -> None:
+def test_target_history_lists_each_digest_once(project: Project) -> None:
     git(project.root, "init", "--quiet")
     _, first = locked_as(project, "1.0")
     git(project.root, "commit", "--quiet", "--allow-empty", "--message", "nothing of it")
@@ -101,7 +101,7 @@ def test_target_history_has_each_digest_once(project: Project) -> None:
         revisions.history(project, "absent")
 
 
-def test_commit_without_digest_change_is_no_revision(project: Project) -> None:
+def test_commit_without_digest_change_is_not_a_revision(project: Project) -> None:
     git(project.root, "init", "--quiet", "--initial-branch=main")
     locked_as(project, "1.0")
     git(project.root, "checkout", "--quiet", "-b", "reformat")

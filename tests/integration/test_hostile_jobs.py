@@ -1,4 +1,4 @@
-"""Job scripts, arrays, CI scripts and the scripts of a SIF pass any text as one argument.
+"""Tests that job, array, CI and SIF scripts pass any text as one argument.
 
 They run with programs that record their arguments (tests/support/recording_programs.py), which must
 equal the given texts; no part of a text may be executed.

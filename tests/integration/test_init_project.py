@@ -1,4 +1,4 @@
-"""`init` of projects against the real index, and from a git repository."""
+"""Tests `init` for projects against the real index, and for a git repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attachments of images in a real registry, read by third-party tools; an image rebuilt from them.
+"""Tests that third-party tools read the attachments of images, and rebuilds images from them.
 
 A small project in a git repository is pushed to Debian's docker-registry, which has no referrers
 API: attachments are found by the tag defined in the specification for such registries.
@@ -163,7 +163,7 @@ def test_provenance_has_commit_and_no_secrets(shop, tmp_path):
     }
 
 
-def test_second_push_at_other_commit_writes_nothing(shop):
+def test_second_push_at_another_commit_writes_nothing(shop):
     (shop.project.folder / "README").write_text("words")
     git(shop.project.folder, "add", ".")
     git(shop.project.folder, "commit", "--quiet", "--message", "words")
@@ -173,7 +173,7 @@ def test_second_push_at_other_commit_writes_nothing(shop):
     assert len(shop.registry.received_requests()) > before
 
 
-def test_image_is_rebuilt_from_inputs_only(shop, tmp_path):
+def test_image_is_rebuilt_only_from_its_inputs(shop, tmp_path):
     """No checkout and an empty cache: the reference, the index and the base's registry."""
     here = Project(tmp_path / "here", shop.project.index_url, cache=tmp_path / "cache")
     here.folder.mkdir()

@@ -1,4 +1,4 @@
-"""imgbuild as installed by a new user: a wheel with a catalogue, without a checkout.
+"""Tests imgbuild as a new user installs it: as a wheel with a catalogue, without a checkout.
 
 The wheel is built from this checkout's files with a small catalogue in place of the real one. The
 user's commands run in a Debian root folder without an engine and without a network: its loopback
@@ -207,7 +207,7 @@ def user(
     return User(machine, machine.home, digest).elsewhere("work")
 
 
-def test_wheel_has_data_files_without_derived_ones(wheel: Path) -> None:
+def test_wheel_excludes_derived_data_files(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         names = [
             name.removeprefix(CATALOGUE) for name in opened.namelist() if name.startswith(CATALOGUE)

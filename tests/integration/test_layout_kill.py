@@ -1,4 +1,4 @@
-"""A writer killed at any moment leaves one complete image or archive, the old or the new."""
+"""Tests that a writer killed at any moment leaves one complete image, either the old or the new."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolve, audit, learn, resolve again: on a local index and on the real one."""
+"""Tests the cycle of resolving, auditing and learning, on a local index and on the real one."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def no_root():
     raise AssertionError("nothing here is built from an sdist")
 
 
-def test_learning_ends_with_compatible_versions(stack, monkeypatch, tmp_path):
+def test_learned_constraints_lead_to_compatible_versions(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
     settlement = small.resolve_audited()
     versions = settlement.resolution.versions
@@ -138,7 +138,7 @@ def test_learned_constraints_are_reused(stack, monkeypatch, tmp_path):
     assert constraints.constraints_path(small.images).read_bytes() == text
 
 
-def test_constraint_adds_no_package(stack, monkeypatch, tmp_path):
+def test_learned_constraint_adds_no_package(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
     small.resolve_audited()
     small.matrix = samples.matrix(pins={"torch": "2.6.0"}, requires={"trl": WANTED})

@@ -1,4 +1,4 @@
-"""`imgbuild lock` on a small project with a separate index and base."""
+"""Tests `imgbuild lock` on a small project with a separate index and base."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_diff_lists_new_target(project):
     assert {change["before"] for change in result["changes"]} == {""}
 
 
-def test_drop_removes_wheels_from_cache(site, base, tmp_path):
+def test_drop_option_removes_wheels_from_cache(site, base, tmp_path):
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     project.write(base)
     project.run("lock", TARGET, "--drop")
@@ -225,7 +225,7 @@ def stop(
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM, signal.SIGKILL]
 )
-def test_interrupted_lock_keeps_old_one_and_resumes(site, project, base, tmp_path, number):
+def test_interrupted_lock_command_keeps_old_lock_and_resumes(site, project, base, tmp_path, number):
     before = project.files()
     project.write(base, thewheel="2.0")
     another = next(item for item in sample_project.index().published if item.package == "another")

@@ -1,4 +1,4 @@
-"""`imgbuild lock` of a real target without locks, layers and learned constraints."""
+"""Tests `imgbuild lock` of a real target without locks, layers and learned constraints."""
 
 from __future__ import annotations
 

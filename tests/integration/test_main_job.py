@@ -1,4 +1,4 @@
-"""The main use: cu124-vllm from its committed lock to a working container.
+"""Tests the main use: building cu124-vllm from its committed lock and running it.
 
 One build serves all tests of this file. It uses this user's cache, so only the first run downloads.
 """
@@ -86,7 +86,7 @@ def test_built_digest_matches_lock(built, target_digests):
     )
 
 
-def test_second_build_does_nothing(built, target_digests):
+def test_second_build_reuses_the_image(built, target_digests):
     answer = json.loads(imgbuild("build", TARGET, "--output", str(built), "--json").stdout)
     assert [(item["unchanged"], item["made"], item["digest"]) for item in answer] == [
         (True, 0, target_digests.digest)
@@ -185,7 +185,7 @@ def smoke_cases(built: Path, tier: str, patterns: str = "*") -> list[dict[str, A
 
 
 @pytest.mark.engine
-def test_files_of_image_pass_static_tests(loaded, built):
+def test_unpacked_image_passes_static_tests(loaded, built):
     cases = smoke_cases(built, "static", "system|versions|files|compiler")
     assert {case["name"]: case["outcome"] for case in cases} == dict.fromkeys(
         ("system", "versions", "files", "compiler"), "passed"
@@ -213,7 +213,7 @@ def test_image_passes_cpu_tests(loaded, built):
 
 
 @pytest.mark.engine
-def test_compiler_case_fails_without_gcc(loaded, tmp_path):
+def test_compiler_smoke_test_fails_without_gcc(loaded, tmp_path):
     with damaged.container(loaded[0], loaded[1]["reference"]) as container:
         container.damage("rm /usr/bin/cc /usr/bin/*gcc*")
         lock = lock_file.read_lock(ROOT / "images", TARGET)
@@ -226,7 +226,7 @@ def test_compiler_case_fails_without_gcc(loaded, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_vllm_fails_with_too_new_transformers(loaded, tmp_path):
+def test_vllm_smoke_test_fails_with_too_new_transformers(loaded, tmp_path):
     """After `pip install -U transformers` every import succeeds, but vLLM fails to start."""
     with damaged.container(loaded[0], loaded[1]["reference"]) as container:
         site = "/opt/venv/lib/python3.11/site-packages"
@@ -291,7 +291,7 @@ def test_second_push_uploads_no_blob(registry):
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_changed_trl_pin_pushes_little_besides_package(tmp_path, registry):
+def test_push_after_trl_pin_change_uploads_few_other_bytes(tmp_path, registry):
     """Locked with another version of trl; sizes are measured on the registry's disk."""
     running, _ = registry
     shutil.copytree(ROOT / "images", tmp_path / "images")

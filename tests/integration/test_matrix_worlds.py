@@ -1,4 +1,4 @@
-"""Every x86_64 target on the default index matches the matrix, and its code has no errors.
+"""Tests that every x86_64 target on the default index matches the matrix and passes the audit.
 
 CI jobs check a target when its digest changes, and test_lock_from_empty.py one target. Targets that
 need another index, or a user-provided wheel, are locked elsewhere.

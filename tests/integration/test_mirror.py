@@ -1,4 +1,4 @@
-"""A mirror end to end: filled from a lock, then the only source of a build.
+"""Tests that a mirror filled from a lock can be the only source of a build.
 
 The registry is Debian's own; the index and the registry of the base are servers of this test, so
 that they can be stopped.
@@ -168,7 +168,7 @@ def test_build_uses_only_mirror(sample, tmp_path):
     assert '"GET /v2/team/inputs/blobs/sha256:' in access_log
 
 
-def test_network_is_isolated(sample, tmp_path):
+def test_tests_have_no_network_access(sample, tmp_path):
     """The same build without the mirror fails in this namespace."""
     project = sample.fresh(tmp_path / "cache", IMGBUILD_MIRROR="off")
     output = tmp_path / "image"

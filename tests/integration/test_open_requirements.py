@@ -1,4 +1,4 @@
-"""`audit -r` and `resolve` with project files without exact versions."""
+"""Tests `audit -r` and `resolve` with project files without exact versions."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_missing_versions_are_refused_with_reason(project: Project) -> None:
     assert "thewheel>5" in refused.stderr.replace(" ", "")
 
 
-def test_git_requirement_is_reported_as_unread(project: Project) -> None:
+def test_git_requirement_is_reported_as_not_read(project: Project) -> None:
     write(project, requirements_txt="thewheel\ngone @ git+https://example.org/gone@v1\n")
     audited = project.run("audit", "-r", "requirements.txt", status=4)
     assert "not read: gone @ git+https://example.org/gone@v1" in audited.stdout

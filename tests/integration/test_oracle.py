@@ -1,4 +1,4 @@
-"""lab/oracle_probe.py on real folders of packages."""
+"""Tests lab/oracle_probe.py on real folders of packages."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_removed_name_is_a_failure(tmp_path):
     assert failure["error"].startswith("AttributeError: type object 'Thing' has no")
 
 
-def test_crashed_process_is_a_failure_of_its_import(tmp_path):
+def test_crashed_process_is_an_import_failure(tmp_path):
     probe = _installed(tmp_path, fine=b"", dies=b"import os; os.abort()")
     (failure,) = probe.ask(modules=["fine", "dies"])["failures"]
     assert (failure["name"], failure["error"]) == ("dies", "exit status -6")

@@ -1,4 +1,4 @@
-"""The path variables in a job script are handled like those of `run`."""
+"""Tests that a job script handles path variables as `imgbuild run` does."""
 
 from __future__ import annotations
 

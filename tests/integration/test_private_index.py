@@ -1,4 +1,4 @@
-"""A private index: TLS with a custom authority, a password, a proxy, keyring."""
+"""Tests a private index with a custom certificate authority, a password, a proxy and keyring."""
 
 from __future__ import annotations
 

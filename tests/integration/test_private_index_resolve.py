@@ -1,4 +1,4 @@
-"""A complete resolution by uv against local indexes: private, PyTorch's, FlashInfer's."""
+"""Tests complete resolutions by uv against local private, PyTorch and FlashInfer indexes."""
 
 import ssl
 from contextlib import ExitStack

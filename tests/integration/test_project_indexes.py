@@ -1,4 +1,4 @@
-"""Indexes and repositories declared by a project: `init` writes them into the row for `lock`."""
+"""Tests that `init` writes the indexes and repositories that a project declares into its row."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def imgbuild(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_index_is_written_to_row_without_credentials(
+def test_index_url_is_written_to_row_without_credentials(
     form: str,
     private: Site,
     imgbuild: Command,
@@ -246,7 +246,7 @@ nosuch
 """
 
 
-def test_all_causes_are_listed_at_once(imgbuild: Command) -> None:
+def test_all_causes_are_listed_together(imgbuild: Command) -> None:
     Path("requirements.txt").write_text(CAUSES)
     Path("pyproject.toml").write_text(UV.format(url=f"{UNREACHABLE}/simple"))
     done = imgbuild("init", "--system", "nosuchdeb")
@@ -273,7 +273,7 @@ def test_unreachable_repository_has_download_exit_status(
         assert "requirements.txt:1" in done.stderr
 
 
-def test_excluded_package_is_not_a_cause(imgbuild: Command) -> None:
+def test_excluded_package_is_not_listed_as_a_cause(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("".join(CAUSES.splitlines(keepends=True)[1:]) + "torch\n")
     words = (word for name in ("named", "pinned", "nosuch") for word in ("--exclude", name))
     done = imgbuild("init", *words)

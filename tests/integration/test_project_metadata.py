@@ -1,4 +1,4 @@
-"""Dynamic metadata of a project: its build backend runs in the sandbox when a row is locked."""
+"""Tests that locking a row runs the project's build backend for dynamic metadata in the sandbox."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_backend_version_requirements_and_scripts_are_locked(
 
 
 @pytest.mark.long  # test_direct_requirements.py has the versions of git repositories
-def test_git_tag_version_follows_from_history_or_variable(
+def test_git_tag_version_is_derived_from_history_or_variable(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     version = "os.environ['SETUPTOOLS_SCM_PRETEND_VERSION']"

@@ -1,4 +1,4 @@
-"""Rows of a project's files: `extends` and `like`, from requirements to a running command.
+"""Tests rows with `extends` and `like` that are derived from the files of a project.
 
 The published target is that of test_extend.
 """
@@ -106,9 +106,7 @@ def test_installed_project_has_metadata_and_scripts(
     assert "kernel caches of images: " in project.run("cache", "info").stdout
 
 
-def test_like_resolves_with_preferred_versions_of_target(
-    published_site: PublishedSite, tmp_path: Path
-) -> None:
+def test_like_prefers_versions_of_the_target(published_site: PublishedSite, tmp_path: Path) -> None:
     row = f"like: {TARGET}\nas_of: 2025-12-01\nrequirements: [requirements.txt]"
     text = "torch==2.6.0\nthewheel==2.0\nhelper\n-c bounds.txt\n"
     project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
@@ -150,7 +148,7 @@ def test_all_impossible_requirements_are_reported_before_resolving(
     assert "requirements.txt:4: another==7" in messages
 
 
-def test_open_torch_resolves_to_cuda_release_of_row(
+def test_unpinned_torch_resolves_to_cuda_release_of_row(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"like: {TARGET}\nrequirements: [requirements.txt]"
@@ -169,7 +167,7 @@ def test_open_torch_resolves_to_cuda_release_of_row(
     assert "CUDA 13.0" in refused
 
 
-def test_sdist_is_built_with_open_torch(published_site: PublishedSite, tmp_path: Path) -> None:
+def test_sdist_is_built_with_unpinned_torch(published_site: PublishedSite, tmp_path: Path) -> None:
     row = f"like: {TARGET}\nrequirements: [requirements.txt]"
     project = begin(
         published_site, tmp_path / "project", row, requirements_txt="torch>=2.6\nkernels\n"
@@ -252,7 +250,7 @@ def test_excluded_package_is_reported_with_requiring_packages(
     )
 
 
-def test_no_deps_overrides_versions_and_installs_needed_packages(
+def test_no_deps_install_ignores_version_conflicts(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"like: {TARGET}\nrequirements: [Dockerfile]"
@@ -311,7 +309,7 @@ def test_python_outside_requires_python_is_refused(
         ),
     ],
 )
-def test_row_keys_are_validated_together(
+def test_invalid_row_keys_are_reported_together(
     published_site: PublishedSite, tmp_path: Path, row: str, words: str
 ) -> None:
     project = begin(published_site, tmp_path / "project", row, requirements_txt="gadget\n")

@@ -1,4 +1,4 @@
-"""The commands in README.md that pull published images, as written by the workflow."""
+"""Tests that the workflow writes the commands that pull published images into README.md."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_workflow_writes_commands_for_its_registry(place: Place, fork: Path) -> 
     assert (fork / "build/update.md").read_text() == ""
 
 
-def test_registry_without_images_is_no_change_and_no_error(place: Place, fork: Path) -> None:
+def test_empty_registry_leaves_readme_unchanged(place: Place, fork: Path) -> None:
     done = step(fork, f"{place.registry.host}/me/absent")
     assert done.returncode == 0
     assert "::notice::" in done.stdout

@@ -1,4 +1,4 @@
-"""Pushes of small real images to a real registry, and their use by engines.
+"""Tests pushing small real images to a real registry, and their use by engines.
 
 Three targets are based on Debian's Python for two architectures; the registry is Debian's own, one
 for this file, whose log and files show what was transferred. A registry that delays a push is a
@@ -115,7 +115,7 @@ def sent(writes: Sequence[docker_registry.Asked]) -> list[str]:
     ]
 
 
-def test_first_push_uploads_all_and_later_ones_only_changes(shop):
+def test_first_push_uploads_everything_and_later_pushes_only_changes(shop):
     first, again, newer, other = shop.pushed
     assert {row["state"] for row in first["blobs"]} == {"sent"}
     assert {row["digest"] for row in newer["blobs"] if row["state"] == "sent"} == (
@@ -165,7 +165,7 @@ def test_docker_pulls_and_runs_both_architectures(shop):
     assert identity == shop.digests_of(NEWER).digest
 
 
-def test_podman_and_skopeo_read_same_digest(shop):
+def test_podman_and_skopeo_read_the_same_digest(shop):
     podman, skopeo = needs.podman(), needs.tool("skopeo")
     for arch in Arch:
         image = output(podman, "pull", "--quiet", "--tls-verify=false", "--arch", arch.oci,

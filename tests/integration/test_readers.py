@@ -1,4 +1,4 @@
-"""Third-party programs read our layouts and archives: skopeo, umoci, podman, Docker, a registry."""
+"""Tests that skopeo, umoci, podman, Docker and a registry read the layouts and archives."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_skopeo_reads_image_archives(single_arch, tmp_path, form):
     assert tuple(config["rootfs"]["diff_ids"]) == diff_ids
 
 
-def test_umoci_unpacks_same_tree(single_arch, tmp_path):
+def test_umoci_unpacks_the_same_tree(single_arch, tmp_path):
     needs.root()
     umoci = needs.tool("umoci")
     process.run([umoci, "unpack", "--image", f"{single_arch}:tiny", str(tmp_path / "bundle")])

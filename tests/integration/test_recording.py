@@ -1,4 +1,4 @@
-"""Smoke test runs of real images are recorded in test records."""
+"""Tests that runs of smoke tests in real images are added to the test records."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_failed_run_is_recorded(project: Project) -> None:
     assert shown_tests(project, BROKEN).startswith("static failed, ")
 
 
-def test_image_of_other_target_is_not_tested(project: Project) -> None:
+def test_image_of_another_target_is_not_tested(project: Project) -> None:
     layout = str(project.folder / "build" / TARGET)
     done = project.run("smoke", OTHER, "--layout", layout, *SMOKE, "--record", status=2)
     assert "is not a test record" in done.stderr

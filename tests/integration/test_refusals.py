@@ -1,4 +1,4 @@
-"""Unsatisfiable package sets on the real index: correct reasons, possible suggestions.
+"""Tests that unsatisfiable package sets on the real index are refused with correct reasons.
 
 The requests of the tests are those of real users; see the issue tracker of each package. Versions
 published in the future must not break a test: only old ones are compared.
@@ -116,7 +116,7 @@ def test_python_3_8_with_grpo_is_refused(refuse: Refuse) -> None:
     assert refusal.nearest[0].startswith("Python 3.11, of the base debian-12, with trl ")
 
 
-def test_flashinfer_of_torch_2_6_with_torch_2_7_is_refused(refuse: Refuse) -> None:
+def test_flashinfer_for_torch_2_6_with_torch_2_7_is_refused(refuse: Refuse) -> None:
     index = "flashinfer-python=flashinfer"
     wheel = "flashinfer-python==0.2.5+cu124torch2.6"
     refusal = refuse("torch==2.7.0", wheel, index=index, cuda="12.6")

@@ -1,4 +1,4 @@
-"""An image on a registry base, end to end: pushed, locked, built, run.
+"""Tests that an image on a registry base is pushed, locked, built and run.
 
 The base is a real one, Debian's Python on two architectures, built by imgbuild and pushed by skopeo
 to a local registry, in OCI and in Docker format.
@@ -146,7 +146,7 @@ def test_base_layers_are_copied_unchanged(sample, arch):
     assert sample.project.run("digest", TARGET).stdout.strip() == layout.read(sample.output).digest
 
 
-def test_both_base_types_have_expected_layers(pushed):
+def test_images_have_expected_layers_for_each_base_type(pushed):
     kinds = [
         json.loads(skopeo("inspect", "--raw", "--tls-verify=false", f"docker://{image}"))
         for image in (pushed.oci, pushed.docker)
@@ -158,7 +158,7 @@ def test_both_base_types_have_expected_layers(pushed):
     assert layer["mediaType"] == "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 
-def test_user_exists_and_wheel_works_in_docker(sample):
+def test_docker_container_has_user_and_working_wheel(sample):
     docker = needs.docker()
     loaded = json.loads(
         sample.project.run(
@@ -207,7 +207,7 @@ def test_second_lock_is_identical_and_check_passes(sample):
     assert {"layers.json", f"{TARGET}/lock.json", f"{TARGET}/requirements-arm64.txt"} <= set(before)
 
 
-def test_empty_cache_yields_same_digest(sample, tmp_path):
+def test_empty_cache_yields_the_same_digest(sample, tmp_path):
     project = Project(sample.project.folder, sample.project.index_url, cache=tmp_path / "cache")
     project.run("build", TARGET, "--arch", "all", "--output", str(tmp_path / "image"))
     assert images.verified(tmp_path / "image").digest == layout.read(sample.output).digest

@@ -1,4 +1,4 @@
-"""The client against real registries: Debian's docker-registry, and crane's.
+"""Tests the registry client against real registries: Debian's docker-registry and crane's.
 
 The specification's conformance tests of registries, applied to the client: push, pull, content
 discovery, content management; and dropped connections, credentials and TLS.
@@ -156,7 +156,7 @@ def test_push_succeeds_in_one_request_and_in_chunks(repository, chunk):
     assert Client().upload(repository, blob) is UploadOutcome.PRESENT
 
 
-def test_blob_is_mounted(client, repository):
+def test_blob_is_mounted_from_another_repository(client, repository):
     blob = bytes_source(random.Random(str(repository)).randbytes(1000))
     other = Repository(repository.host, f"{repository.name}/other")
     client.upload(other, blob)
@@ -275,7 +275,7 @@ def test_manifests_and_tags_are_deleted(client, repository):
     assert client.resolve(named(repository, "one")) is None
 
 
-def test_tag_is_deleted_or_refusal_reported(client, repository, request):
+def test_tag_is_deleted_or_refusal_is_reported(client, repository, request):
     """crane deletes tags; docker-registry 2.8 takes only digests."""
     pushed = push(client, repository, "one")
     if "docker-registry" in request.node.name:

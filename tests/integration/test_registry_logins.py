@@ -1,4 +1,4 @@
-"""Credentials, tokens and certificates of a real docker-registry; credential helpers."""
+"""Tests credentials, tokens and certificates with docker-registry, and credential helpers."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_credential_helper_may_return_identity_token(tmp_path):
         ("echo '{}'", ""),
     ],
 )
-def test_credential_helper_may_return_nothing(tmp_path, capsys, script, result):
+def test_credential_helper_without_credentials_is_skipped(tmp_path, capsys, script, result):
     auth = base64.b64encode(":".join(LOGIN).encode()).decode()
     configure(tmp_path, credsStore="all", auths={"h:1": {"auth": auth}})
     program(tmp_path, "all", script)

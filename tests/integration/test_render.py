@@ -1,4 +1,4 @@
-"""Rendered files used by their tools: sh, uv, pip, Docker with a registry, Apptainer."""
+"""Tests that sh, uv, pip, Docker and Apptainer can use the rendered files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The targets of the repository's matrix, resolved against the real index."""
+"""Tests resolving targets of this repository's matrix against the real index."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""`imgbuild resolve` on a small project with a separate index and base."""
+"""Tests `imgbuild resolve` on a small project with a separate index and base."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_locked_target_is_listed_first(site: Site, project: Project) -> None:
     project.run("resolve", "thewheel==9.0", "--arch", "x86_64", "--cuda", "12.4", status=8)
 
 
-def test_code_findings_change_unpinned_versions(project: Project) -> None:
+def test_audit_errors_change_unpinned_versions(project: Project) -> None:
     arguments = ("engine==1.0", "trl", "--arch", "x86_64", "--cuda", "12.4", "--json")
     answer = json.loads(project.run("resolve", *arguments).stdout)
     assert answer["target"]["pins"] == {"engine": "1.0", "torch": "2.6.0", "trl": "0.18.0"}
@@ -172,7 +172,7 @@ def test_audit_checks_requirements_of_extra(project: Project) -> None:
 
 
 @pytest.mark.parametrize(("request_of_tool", "version"), [("tool>=2", "3.0"), ("tool<1", "0.9")])
-def test_audit_warning_is_printed_if_no_version_is_in_range(
+def test_audit_warning_is_printed_if_no_version_is_in_the_range_of_an_extra(
     project: Project, request_of_tool: str, version: str
 ) -> None:
     words = ("resolve", "engine==1.0", request_of_tool, "--arch", "x86_64")

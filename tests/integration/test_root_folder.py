@@ -1,4 +1,4 @@
-"""Root folders of images: layers are unpacked once, changes of commands are stored separately."""
+"""Tests that layers are unpacked once, and that changes of commands are stored separately."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_used_root_is_not_pruned(tiny: Layout, store: Store) -> None:
     assert prune.entries(other) == []
 
 
-def test_roots_then_unpacked_layers_are_pruned_first(
+def test_root_folders_are_pruned_before_unpacked_layers(
     tiny: Layout, tmp_path: Path, store: Store
 ) -> None:
     (tmp_path / "blob").write_bytes(b"older")
@@ -243,7 +243,7 @@ root_folder.root_folder(layout.read(Path(sys.argv[2])), Arch.X86_64, store).__en
 """
 
 
-def test_killed_root_creation_leaves_nothing(tiny: Layout, store: Store) -> None:
+def test_killed_root_creation_leaves_no_files(tiny: Layout, store: Store) -> None:
     words = [sys.executable, "-c", KILLED, str(store.root), str(tiny.path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr

@@ -1,4 +1,4 @@
-"""Real processes with stdin: input, and output during it."""
+"""Tests real processes that read from stdin and print output at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild run` through each engine: mounts, users, variables, status, interrupts."""
+"""Tests mounts, users, variables, exit status and interrupts of `imgbuild run` in each engine."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def run(
     )
 
 
-def test_status_and_streams_are_those_of_command(folder: Path) -> None:
+def test_exit_status_and_output_are_those_of_the_command(folder: Path) -> None:
     needs.user_namespaces()
     done = run(folder, words("root", "-q"))
     assert (done.returncode, done.stdout, done.stderr) == (7, "said\nhello\n", "told\n")
@@ -117,7 +117,7 @@ def test_failed_command_ends_with_its_likely_cause(folder: Path, through: str) -
     assert "libmpi.so.40" in cause
 
 
-def test_no_cause_is_named_without_failure_or_reason(folder: Path) -> None:
+def test_no_cause_is_printed_for_successful_or_unexplained_command(folder: Path) -> None:
     needs.user_namespaces()
     passed = run(folder, words("root", script=f"echo '{LIBRARY}' >&2"))
     unclear = run(folder, words("root", script="echo 'it did not work' >&2; exit 3"))
@@ -140,7 +140,7 @@ def test_run_result_is_printed_as_json(folder: Path, through: str) -> None:
     }
 
 
-def test_run_leaves_nothing_in_cache(folder: Path) -> None:
+def test_run_leaves_no_files_in_cache(folder: Path) -> None:
     needs.user_namespaces()
     script = "mkdir /tmp/closed; touch /tmp/closed/x; chmod 0 /tmp/closed"
     run(folder, words("root", "-q", script=script))
@@ -286,7 +286,7 @@ def test_dry_run_has_no_effect(folder: Path, through: str) -> None:
 
 
 @pytest.mark.parametrize("through", ENGINES[:3], indirect=True)
-def test_printed_command_has_same_result(folder: Path, through: str) -> None:
+def test_printed_command_has_the_same_result(folder: Path, through: str) -> None:
     forget(through)
     first = run(folder, words(through, script="true"))  # the image is loaded, or the SIF made
     assert through == "apptainer" or f"loading {TARGET} into {through}, " in first.stderr

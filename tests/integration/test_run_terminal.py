@@ -1,4 +1,4 @@
-"""`imgbuild run --through root` on a terminal: the command has one, with keys, size and modes."""
+"""Tests the terminal of a command of `imgbuild run --through root`: keys, size and modes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_command_has_sandbox_terminal_with_type_and_size(folder: Path) -> None:
     assert session.text == "/dev/pts/0\r\nvt220\r\n24 80\r\nopened\r\n"
 
 
-def test_given_terminal_type_is_passed(folder: Path) -> None:
+def test_terminal_type_option_is_passed_to_command(folder: Path) -> None:
     with running(folder, "echo $TERM", "-e", "TERM=xterm-256color") as session:
         assert session.status() == 0
     assert session.text == "xterm-256color\r\n"
@@ -108,7 +108,7 @@ def test_terminal_is_raw_during_run_and_restored(folder: Path) -> None:
             assert session.modes() == before, script
 
 
-def test_exit_statuses_are_those_of_command(folder: Path) -> None:
+def test_exit_status_is_that_of_the_command(folder: Path) -> None:
     for script, status in {"exit 7": 7, "kill -9 $$": 137, "no-such-program": 127}.items():
         with running(folder, script) as session:
             assert session.status() == status

@@ -1,4 +1,4 @@
-"""Commands in a root folder, as root and as an ordinary user."""
+"""Tests commands in a root folder, as root and as an ordinary user."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_only_image_is_visible_to_command(shell, root):
     ]
 
 
-def test_status_and_streams_are_those_of_command(shell):
+def test_exit_status_and_output_are_those_of_the_command(shell):
     completed = shell("cat; echo out; echo bad >&2; exit 7")
     assert (completed.status, completed.stdout, completed.stderr) == (7, "out\n", "bad\n")
     assert shell("kill -9 $$").status == 128 + signal.SIGKILL
@@ -74,7 +74,7 @@ def test_read_only_root_allows_files_only_in_tmp(shell):
     assert shell(script).stdout.split() == ["/", "/etc", "/tmp", "/dev/shm"]
 
 
-def test_only_given_environment_is_visible(shell, monkeypatch):
+def test_only_requested_environment_variables_are_visible(shell, monkeypatch):
     monkeypatch.setenv("SECRET", "s3cr3t")
     completed = shell("env", env={"A": "two words", "PATH": "/bin"})
     variables = dict(line.split("=", 1) for line in completed.stdout.splitlines())
@@ -115,7 +115,7 @@ def test_scratch_folders_are_temporary(shell, root):
     assert not Path("/dev/shm/imgbuild-x").exists()
 
 
-def test_binds_are_read_only_by_default(shell, tmp_path):
+def test_bind_mounts_are_read_only_by_default(shell, tmp_path):
     (tmp_path / "file").write_text("from the host")
     tmp_path.chmod(0o755)
     bound = Bind(source=tmp_path, target="/mnt/in")
@@ -128,7 +128,7 @@ def test_binds_are_read_only_by_default(shell, tmp_path):
     assert (tmp_path / "new").read_text() == "done\n"
 
 
-def test_file_is_bound(shell, tmp_path):
+def test_single_file_is_bind_mounted(shell, tmp_path):
     (tmp_path / "file").write_text("one file")
     for target in ("/opt/file", "/tmp/file"):
         completed = shell(f"cat {target}", binds=[Bind(source=tmp_path / "file", target=target)])
@@ -199,7 +199,7 @@ def test_file_is_not_mounted_on_folder(image, tmp_path, target):
         sandbox.run(sandbox.Root(path=image), ["true"], binds=[Bind(source=file, target=target)])
 
 
-def test_machine_cannot_be_reconfigured(shell):
+def test_host_cannot_be_reconfigured(shell):
     completed = shell("touch /sys/new; echo 1 >/sys/kernel/profiling")
     assert completed.status != 0
     assert "Read-only" in completed.stderr
@@ -210,7 +210,7 @@ def test_standard_devices_work(shell):
     assert completed.stdout.splitlines() == ["character special file"] * 2
 
 
-def test_bound_device_is_usable(shell):
+def test_bind_mounted_device_is_usable(shell):
     """Like those of GPUs; other devices of the host do not exist."""
     device = Bind(source=Path("/dev/zero"), target="/dev/nvidia-test", writable=True)
     script = "stat -c %F /dev/nvidia-test; busybox head -c 1 /dev/nvidia-test | busybox od"

@@ -1,4 +1,4 @@
-"""Limits of commands in the sandbox: processes, memory, and the host ID of their user."""
+"""Tests the limits of sandboxed commands on processes and memory, and the host ID of their user."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ os.kill(-1, 9)
 """
 
 
-def test_control_groups_limit_total_of_processes(place):
+def test_control_groups_limit_memory_of_all_processes_together(place):
     confined = Confined(host_id=sandbox.spare_id(), memory=200 << 20, processes=50)
     places = [base for base, _ in control_groups.group_places(confined.limits())]
     if not all(os.access(base, os.W_OK) for base in places):

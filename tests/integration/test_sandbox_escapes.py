@@ -1,4 +1,4 @@
-"""Sandbox escapes (tests/support/escapes.py), attempted as root and as other users."""
+"""Tests that sandbox escapes (tests/support/escapes.py) fail, as root and as other users."""
 
 from __future__ import annotations
 

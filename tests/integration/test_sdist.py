@@ -1,4 +1,4 @@
-"""Sdists built under the image's own Python: reproducible bytes, and refused sdists."""
+"""Tests building sdists with the Python of an image: reproducible bytes and refused sdists."""
 
 import os
 import shutil
@@ -153,7 +153,7 @@ def test_build_is_isolated_from_environment(site, root, store, monkeypatch):
 
 
 @pytest.mark.long
-def test_lost_wheel_is_rebuilt_from_lock(site, root, store, monkeypatch):
+def test_missing_built_wheel_is_rebuilt_from_lock(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP})
     matrix = sample(site)
     built_wheel = build(matrix, root, store)

@@ -1,4 +1,4 @@
-"""Sdists whose build backend attacks the machine through its output files."""
+"""Tests that a build backend cannot attack the machine through its output files."""
 
 from __future__ import annotations
 

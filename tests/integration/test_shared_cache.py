@@ -1,4 +1,4 @@
-"""Another user modifies the cache, or the source of layers, during builds.
+"""Tests that another user who modifies the cache during a build cannot change the image.
 
 The attacker is a real process with user ID 65534. It repeatedly swaps a file for one of the same
 size, or writes to a file that it owns. Each build must yield the correct image, or an error

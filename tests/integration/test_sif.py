@@ -1,4 +1,4 @@
-"""SIF and squashfs of images with unusual layers: trees by unsquashfs, bytes, kills."""
+"""Tests SIF and squashfs files of images with unusual layers."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_leftovers_of_killed_run_are_removed(odd, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [locked_file.name, "odd.sif"]
 
 
-def test_interrupt_leaves_no_output(odd, tmp_path):
+def test_interrupted_conversion_leaves_no_output(odd, tmp_path):
     real = needs.tool("mksquashfs", "squashfs-tools")
     slow = tmp_path / "bin/mksquashfs"
     slow.parent.mkdir()

@@ -1,4 +1,4 @@
-"""The SIF of a small image with Python, run, pulled and pushed by a real Apptainer."""
+"""Tests that Apptainer runs, pulls and pushes the SIF of a small image with Python."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_exec_uses_image_environment_without_caller_packages(sif, tmp_path):
     assert f"LD_LIBRARY_PATH={files.LIBRARIES}" in variables
 
 
-def test_python_variables_of_the_image_apply_and_those_of_the_caller_do_not(sample, tmp_path):
+def test_python_variables_come_from_the_image_and_not_from_the_caller(sample, tmp_path):
     """PYTHONPATH of the image applies as in Docker, not the caller's; HOME is the caller's."""
     place = tmp_path / "layout"
     shutil.copytree(sample.path, place)
@@ -118,7 +118,7 @@ def test_python_variables_of_the_image_apply_and_those_of_the_caller_do_not(samp
     assert {"HOME=/home/me", "PYTHONPATH=/my/code"} <= set(variables)
 
 
-def test_inspect_shows_origin(sif, sample):
+def test_inspect_shows_origin_of_the_image(sif, sample):
     inspection = json.loads(apptainer("inspect", "--json", "--labels", sif).stdout)
     labels = inspection["data"]["attributes"]["labels"]
     assert labels[files.IMAGE_LABEL] == sample.digest
@@ -302,7 +302,7 @@ def _driver():
 
 
 @pytest.mark.parametrize("user", [None, NOBODY], ids=["root", "a user"])
-def test_nv_mounts_driver_of_loader_cache(sif, driver, user):
+def test_nv_option_mounts_driver_found_in_loader_cache(sif, driver, user):
     env = {"IMGBUILD_APPTAINER_DRIVER": str(driver)}
     code = (
         "import ctypes, os\n"
@@ -319,7 +319,7 @@ def test_nv_mounts_driver_of_loader_cache(sif, driver, user):
     assert "libcuda.so.1: cannot open shared object file" in without.stderr
 
 
-def test_gpu_tier_runs_with_nv(sif, driver, monkeypatch):
+def test_gpu_tier_runs_with_nv_option(sif, driver, monkeypatch):
     """According to the tests' messages the driver was loaded, and has no GPU."""
     monkeypatch.setenv("IMGBUILD_APPTAINER_DRIVER", str(driver))
     with ordinary.home() as work:

@@ -1,4 +1,4 @@
-"""`imgbuild site`: history from git and from a file, vulnerability reports, own projects."""
+"""Tests the history, vulnerability reports and size of the pages written by `imgbuild site`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_history_of_checkout_is_shown(project: Path, tmp_path: Path) -> None:
     assert json.loads((output / "history.json").read_text())["targets"] == {}
 
 
-def test_no_history_is_shown_without_git(
+def test_history_is_omitted_without_git(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -90,7 +90,7 @@ def test_no_history_is_shown_without_git(
     assert "No history is available" in (project / "build/site/changes.html").read_text()
 
 
-def test_versions_that_changed_are_listed(project: Path) -> None:
+def test_changed_versions_are_listed(project: Path) -> None:
     git(project, "reset", "-q", "--hard", "HEAD~2")
     images = project / "images" / TARGET
     for name in ("lock.json", "digests.json"):
@@ -104,7 +104,7 @@ def test_versions_that_changed_are_listed(project: Path) -> None:
     assert "<li>trl 0.19.0 → 0.20.0<" in page
 
 
-def test_debian_packages_and_settings_that_changed_are_listed(project: Path) -> None:
+def test_changed_debian_packages_and_settings_are_listed(project: Path) -> None:
     images = project / "images" / TARGET
     lock = json.loads((ROOT / "images" / TARGET / "lock.json").read_text())
     [package] = [each for each in lock["arch"]["x86_64"]["debs"] if each["package"] == "tzdata"]

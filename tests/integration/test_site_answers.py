@@ -1,4 +1,4 @@
-"""The answers of the site's forms in Debian's Chromium: machines, requirements, versions, images.
+"""Tests the results of the site's forms in Debian's Chromium.
 
 The results of the scripts are compared with imgbuild's own code and with the library packaging.
 """
@@ -105,7 +105,7 @@ def test_versions_separated_by_spaces_are_compared(site: Path, window: Browser, 
     assert window.texts("#answer pre") == ["imgbuild audit 'vllm==0.8.5.post1' 'torch==2.7.0'"]
 
 
-def test_notes_of_the_matrix_are_reasons(site: Path, window: Browser) -> None:
+def test_matrix_notes_are_shown_as_reasons(site: Path, window: Browser) -> None:
     """verl 0.9.1 with trl 1.16.0: a learned constraint and a note, where the site had no reason."""
     shown(window, site, "together.html", versions="verl 0.9.1, trl 1.16.0")
     assert window.texts(".verdict") == ["No image has these versions together."]
@@ -119,7 +119,7 @@ def test_notes_of_the_matrix_are_reasons(site: Path, window: Browser) -> None:
     assert [line for line in window.texts("#answer li") if "does not start on Python 3.11" in line]
 
 
-def test_missing_requirements_of_a_package_are_reasons(site: Path, window: Browser) -> None:
+def test_missing_package_requirements_are_shown_as_reasons(site: Path, window: Browser) -> None:
     """verl 0.9 with CUDA 12.4, of which no fact about the pair is recorded."""
     shown(window, site, "together.html", versions="verl 0.9.1, cuda 12.4")
     assert window.texts(".verdict") == ["No image has these versions together."]
@@ -149,7 +149,7 @@ def test_url_contains_only_gpu_and_driver(site: Path, window: Browser) -> None:
         ("GTX 580", "GTX 580 (unknown), no driver given"),
     ],
 )
-def test_text_without_a_known_gpu_shows_a_message(
+def test_text_without_a_known_gpu_is_reported(
     site: Path, window: Browser, text: str, words: str
 ) -> None:
     shown(window, site, "machine.html", machine=text)
@@ -165,7 +165,7 @@ def test_unknown_gpu_is_not_reported_as_compatible(site: Path, window: Browser, 
     assert window.texts(".verdict") == ["Whether an image runs on it is not known."]
 
 
-def test_driver_and_gpu_verdicts_match_doctor(site: Path, window: Browser) -> None:
+def test_driver_and_gpu_results_match_doctor_command(site: Path, window: Browser) -> None:
     """All images with all drivers, GPUs and architectures, compared with doctor's own code."""
     content = data(site)
     drivers = (
@@ -215,7 +215,7 @@ def test_unsupported_gpu_is_not_reported_as_compatible(
     assert window.texts('[data-state="fits"]') == []
 
 
-def test_gpu_names_are_parsed_as_in_doctor(site: Path, window: Browser) -> None:
+def test_gpu_names_are_parsed_as_by_the_doctor_command(site: Path, window: Browser) -> None:
     names = [name.replace("#", "9") for model in gpu_models.load() for name in model.names]
     names += [
         f"NVIDIA {name} {more}"
@@ -303,7 +303,7 @@ def test_requirements_form_lists_matching_images(
     assert bool(skipped) == text.startswith("-r")
 
 
-def test_a_package_that_cannot_be_added_is_a_conflict(site: Path, window: Browser) -> None:
+def test_package_that_cannot_be_added_is_a_conflict(site: Path, window: Browser) -> None:
     shown(window, site, "requirements.html", requirements="vllm==0.8.5\ntrl==1.16.0\ndeepspeed")
     cards = window.run(
         "return [...document.querySelectorAll('.answer')].map(each => each.textContent)"
@@ -315,7 +315,7 @@ def test_a_package_that_cannot_be_added_is_a_conflict(site: Path, window: Browse
     assert "No line is a requirement" in window.texts("#answer")[0]
 
 
-def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window: Browser) -> None:
+def test_image_that_meets_all_requirements_shows_commands(site: Path, window: Browser) -> None:
     shown(window, site, "requirements.html", requirements="verl\nvllm>=0.11")
     digest = json.loads((ROOT / "images/cu130-verl0.9/digests.json").read_text())["digest"]
     use, project = window.texts(".answer .code pre")[:2]
@@ -401,7 +401,7 @@ def test_filter_without_a_match_links_to_the_reasons(site: Path, window: Browser
     assert "flash-attn: it is published as source" in window.texts("#answer")[0]
 
 
-def test_range_of_extra_is_not_a_conflict(site: Path, window: Browser) -> None:
+def test_version_range_of_extra_is_not_a_conflict(site: Path, window: Browser) -> None:
     shown(window, site, "together.html", versions="vllm 0.8.5, trl 1.16.0")
     headings = window.texts("#answer h3")
     assert "They cannot be installed together" not in headings
@@ -422,7 +422,7 @@ def test_result_shows_required_driver(site: Path, window: Browser) -> None:
 # -- two images
 
 
-def test_compared_images_differ_as_their_locks(site: Path, window: Browser) -> None:
+def test_image_comparison_matches_the_locks(site: Path, window: Browser) -> None:
     names = ("cu130-verl-sglang", "cu130-verl0.9")
     fields = dict(zip(("left", "right"), (f"{name} x86_64" for name in names), strict=True))
     shown(window, site, "compare.html", **fields)

@@ -1,4 +1,4 @@
-"""The site in Debian's Chromium: content, forms and copy buttons, and axe-core checks.
+"""Tests the content, forms, copy buttons and accessibility of the site in Debian's Chromium.
 
 The site is that of this repository; `test_site_answers.py` has the answers of its forms.
 """

@@ -1,4 +1,4 @@
-"""`--on slurm` on a real Slurm: three targets, one that fails, interrupted, killed and resumed."""
+"""Tests `--on slurm` on a real Slurm, with tasks that fail, are interrupted, killed and resumed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_only_failed_tasks_are_resubmitted(built: Project) -> None:
         assert index["manifests"][0]["digest"] == digest
 
 
-def test_third_run_submits_nothing(built: Project) -> None:
+def test_third_run_submits_no_tasks(built: Project) -> None:
     before = orders(built, "build")
     done = built.run("build", "--all", "--on", "slurm")
     assert "0 to submit, 0 already queued, 3 already completed" in done.stderr
@@ -140,7 +140,7 @@ def test_task_ended_by_slurm_is_reported(built: Project) -> None:
     assert f"{first}_2" not in queue(built)
 
 
-def test_sbatch_error_is_reported_and_leaves_nothing(built: Project) -> None:
+def test_sbatch_error_is_reported_and_leaves_no_files(built: Project) -> None:
     before = orders(built, "build")
     done = built.run(
         "build", "--all", "--no-resume", "--on", "slurm", "--partition", "nowhere", status=1

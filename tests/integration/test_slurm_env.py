@@ -1,4 +1,4 @@
-"""The environment of a job's image on a real Slurm.
+"""Tests the environment of a job's image on a real Slurm.
 
 Variables of --env are passed, whatever their names; sbatch passes no others. The image is a folder
 with busybox, which Apptainer runs like a SIF.

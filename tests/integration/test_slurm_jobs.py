@@ -1,4 +1,4 @@
-"""Job scripts on a real Slurm of two nodes: a SIF, Ray, the check, and user environments."""
+"""Tests job scripts on a real Slurm of two nodes: a SIF, Ray, the check and user environments."""
 
 from __future__ import annotations
 

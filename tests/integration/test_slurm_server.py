@@ -1,4 +1,4 @@
-"""The jobs with a vLLM server and with torchrun on a real Slurm: placement, order and end of steps.
+"""Tests jobs with a vLLM server and with torchrun on a real Slurm: placement and order of steps.
 
 trl's server, accelerate and torchrun need GPUs or a large torch. They are replaced by programs of
 the same names, which respond over HTTP and report their arguments: the script is tested, not trl.

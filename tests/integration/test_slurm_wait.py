@@ -1,4 +1,4 @@
-"""`slurm --job check --submit` for a job that Slurm ends before it has run."""
+"""Tests `slurm --job check --submit` for a job that Slurm ends before it has run."""
 
 from __future__ import annotations
 
@@ -107,14 +107,14 @@ def ended(line: str, folder: Path, *options: str) -> str:
     return commands.wait(commands.submit(script, folder, ["--output=/dev/null", *options]))
 
 
-def test_job_end_state_is_that_of_slurm(tmp_path):
+def test_job_end_state_is_read_from_slurm(tmp_path):
     with once_held(tmp_path, scancel):
         assert ended("sleep 600", tmp_path, "--hold") == "CANCELLED"
     assert ended("exit 7", tmp_path) == "FAILED"
     assert ended(":", tmp_path) == "COMPLETED"
 
 
-def test_job_unknown_to_slurm_is_lost():
+def test_job_missing_in_slurm_is_reported_as_lost():
     assert commands.wait("999999999") == commands.LOST
 
 

@@ -1,4 +1,4 @@
-"""Smoke tests run on small images that are valid or broken in one aspect."""
+"""Tests the smoke tests on small environments that are valid or broken in one aspect."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_failing_import_is_located(sample, break_it, words):
     assert cases["imports"].message == "error: gamma does not import"
 
 
-def test_crash_does_not_hide_next_name(sample):
+def test_crash_does_not_prevent_the_next_import(sample):
     sample.add("gamma", {"first.py": b"import os\nos.abort()\n", "second.py": b"1 / 0\n"})
     message = sample.run("imports")["import gamma"].message
     assert "first: ended with status -6" in message
@@ -197,7 +197,7 @@ def test_crash_does_not_hide_next_name(sample):
 ENTRY = {"package": "gamma", "name": "gamma", "reason": "a reason that is long enough"}
 
 
-def test_accepted_failure_is_a_skip(sample):
+def test_accepted_import_failure_is_skipped(sample):
     raising(sample)
     sample.allowed["imports"] = [{**ENTRY, "error": "cannot import name 'NOTHING'"}]
     cases = sample.run("imports")
@@ -224,7 +224,7 @@ def test_allowed_entry_for_other_version_is_not_used(sample):
     assert sample.run("imports")["import gamma"].outcome == "failed"
 
 
-def test_waived_requirement_must_still_be_violated(sample):
+def test_unneeded_requirement_waiver_is_a_failure(sample):
     line = "alpha 1.0 requires beta, which is not installed."
     sample.allowed["requirements"] = [{"package": "alpha", "error": line, "reason": "as above"}]
     idle = sample.run("requirements")["requirements"]
@@ -449,7 +449,7 @@ def test_missing_documented_command_is_a_failure(sample):
 COMMAND = {"package": "trl", "versions": ["1.0"], "name": "trl help", "error": "no rich"}
 
 
-def test_accepted_case_failure_is_a_skip_until_it_passes(sample):
+def test_accepted_failure_is_skipped_and_an_unexpected_pass_is_a_failure(sample):
     sample.add("trl", {"trl/__init__.py": b""})
     sample.allowed["cases"] = [{**COMMAND, "reason": "rich is another project"}]
     command(sample, "trl", "echo 'ImportError: no rich'; exit 1")

@@ -1,4 +1,4 @@
-"""The functions of the GPU tiers, on a machine that need not have a GPU."""
+"""Tests the functions of the GPU tiers on a machine that need not have a GPU."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def run(folder: Path, tier: str, *words: str, packages: dict[str, str] | None = 
 
 
 @pytest.mark.parametrize("tier", ["gpu", "multi-gpu"])
-def test_missing_gpu_is_never_a_pass(tier, tmp_path):
+def test_missing_gpu_is_a_failure(tier, tmp_path):
     report = run(tmp_path, tier, f"--report={tmp_path}/report.json", packages={"torch": "2.6.0"})
     first, *rest = report["cases"]
     assert (first["name"][:6], first["outcome"]) == ("device", "failed")
@@ -118,7 +118,7 @@ def test_missing_gpu_is_never_a_pass(tier, tmp_path):
     assert written | {"seconds": report["seconds"]} == report  # it was written a moment before
 
 
-def test_missing_gpu_is_never_a_pass_under_pytest(tmp_path):
+def test_missing_gpu_is_a_failure_under_pytest(tmp_path):
     run(tmp_path, "gpu")  # which writes the expected content of the image
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(SCRIPTS), "--tier=gpu"]
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
@@ -135,7 +135,7 @@ def test_missing_gpu_is_never_a_pass_under_pytest(tmp_path):
     assert (unread.returncode, "absent.json: " in unread.stderr) == (4, True)
 
 
-def test_case_fails_without_gate(tmp_path):
+def test_cuda_case_fails_and_cases_of_missing_packages_are_skipped(tmp_path):
     only = "--case=cuda|[!cd]*"
     cases = run(tmp_path, "gpu", only, "--jobs=2", packages={"torch": "1", "vllm": "1"})["cases"]
     named = {case["name"]: case for case in cases}
@@ -186,7 +186,7 @@ def test_exclusive_cases_run_alone(tmp_path):
     assert all(len(names) == 1 for names in groups if any("alone" in name for name in names))
 
 
-def test_shared_cases_run_up_to_limit(tmp_path):
+def test_shared_cases_run_together_up_to_a_limit(tmp_path):
     """Each waits in its place for all others: with one place less they would not end."""
     rows = take(tmp_path, "abc", 3, MEETING)
     assert max(map(len, at_once(rows))) == 3
@@ -217,7 +217,7 @@ def selected(folder: Path, share: int, word: str, **env: str) -> list[str]:
 
 
 @pytest.mark.parametrize("named", [None, "4,7"])
-def test_cases_for_one_gpu_alternate_and_see_only_theirs(tmp_path, named):
+def test_single_gpu_cases_alternate_between_gpus_and_see_one_gpu(tmp_path, named):
     env = {"SMOKE_TURN": str(tmp_path / "turn")}
     env |= {"CUDA_VISIBLE_DEVICES": named} if named else {}
     first, second = named.split(",") if named else "01"
@@ -230,7 +230,7 @@ def test_case_without_runner_sees_first_gpu(tmp_path):
     assert selected(tmp_path, 1, "", CUDA_VISIBLE_DEVICES="4,7") == ["4 0"] * 4
 
 
-def test_full_gpu_does_not_delay_cases_of_another(tmp_path):
+def test_full_gpu_does_not_delay_cases_on_another_gpu(tmp_path):
     """The first holds its GPU until the second, of the other GPU, has ended."""
     script = """\
 import subprocess

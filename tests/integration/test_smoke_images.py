@@ -1,4 +1,4 @@
-"""Smoke tests run in images: in root folders, as root and as an ordinary user, and in engines."""
+"""Tests that smoke tests run in root folders, as root and as an ordinary user, and in engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The static case "nvcc" with NVIDIA's real wheels: valid, and with an nvcc of another CUDA."""
+"""Tests the static case "nvcc" with NVIDIA's real wheels of the same and of another CUDA."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_nvcc_of_matching_cuda_compiles(wheels, tmp_path):
     assert (outcome, message) == ("passed", "nvcc of CUDA 13.0 compiled a kernel for sm_90"), log
 
 
-def test_nvcc_of_other_cuda_or_headers_is_reported(wheels, tmp_path):
+def test_nvcc_or_headers_of_another_cuda_release_are_reported(wheels, tmp_path):
     home = environment(tmp_path / "site", wheels, OTHER)
     packages = {**COMPILER, "nvidia-cuda-runtime": OTHER}
     outcome, message, _ = case(tmp_path, home, packages)

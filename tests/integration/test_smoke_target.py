@@ -1,4 +1,4 @@
-"""A second real image passes its smoke tests in a container: cu130-trl, the smallest one.
+"""Tests that a second real image, cu130-trl, passes its smoke tests in a container.
 
 It has DeepSpeed, built here from its sdist, and no vLLM; test_main_job tests cu124-vllm.
 """
@@ -68,7 +68,7 @@ def test_image_without_vllm_passes_smoke_tests(built):
     assert set(cpu.values()) <= {"passed", "skipped"}
 
 
-def test_nvcc_case_fails_with_other_cuda(built, tmp_path):
+def test_nvcc_case_fails_with_another_cuda_release(built, tmp_path):
     """The state after `pip install -U nvidia-cuda-nvcc`.
 
     DeepSpeed calls this nvcc, and in other images FlashInfer does: the case is the same.

@@ -1,4 +1,4 @@
-"""An image on a standalone Python: locked from a server, built, run; sdists are built with it.
+"""Tests that an image with a standalone Python is locked from a server, built and run.
 
 The archive has the interpreter of this machine; its Debian packages do not. The long test does the
 same with each version of pyenv that is installed, and compiles an extension in the image.

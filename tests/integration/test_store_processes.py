@@ -1,4 +1,4 @@
-"""The cache under real processes: killed at any moment, several at once, on a full disk."""
+"""Tests the cache with concurrent and killed processes, and on a full disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line without a home folder, with another encoding, with an invalid setting."""
+"""Tests the command line without a home folder, with another encoding and an invalid setting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def imgbuild(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("verb", [("cache", "info"), ("build", "cu124-vllm")])
-def test_missing_home_error_names_variable(verb, monkeypatch, capsys):
+def test_missing_home_error_names_the_variable(verb, monkeypatch, capsys):
     for name in ("HOME", "IMGBUILD_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: NOBODY)

@@ -1,4 +1,4 @@
-"""The container of imgbuild itself: the scripts of the release, from the files of this checkout."""
+"""Tests the scripts of the release that build and publish the container of imgbuild."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Package sets that have no solution whatever the requirements of an sdist's wheel are."""
+"""Tests package sets without a solution, for which no wheel of an sdist should be built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild update` against a local index with the JSON API."""
+"""Tests `imgbuild update` against a local index with the JSON API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project moved to another published target: the difference, conflicts, and interruptions.
+"""Tests moving a project to another published target: changes, conflicts and interruptions.
 
 Two small published targets on real Debian packages differ in the version of a wheel.
 """

@@ -1,4 +1,4 @@
-"""An image with `user_packages`: pip and uv commands of users, in each type of container.
+"""Tests pip and uv commands of users in each type of container of an image with `user_packages`.
 
 One small image on real Debian packages, with real programs of pip and uv. The packages that users
 add come from a folder of wheels.
@@ -221,7 +221,7 @@ def test_unwritable_folder_is_named(image: Image) -> None:
     image.steps("root", 12345, steps, writable=False)
 
 
-def test_python_without_user_site_has_no_user_packages(image: Image) -> None:
+def test_python_without_user_site_ignores_user_packages(image: Image) -> None:
     """The setting of Slurm jobs: they run with the packages of the image alone."""
     needs.user_namespaces()
     steps = (
@@ -232,7 +232,7 @@ def test_python_without_user_site_has_no_user_packages(image: Image) -> None:
     image.steps("root", os.getuid() + 2000, steps, writable=False)
 
 
-def test_two_users_share_a_folder(image: Image) -> None:
+def test_two_users_share_a_package_folder(image: Image) -> None:
     """The second user changes what the first one added; in a sticky folder each has a home."""
     needs.user_namespaces()
     first = [

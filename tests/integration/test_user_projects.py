@@ -1,4 +1,4 @@
-"""Locks of uv through uv itself, repositories through git, and unmodified public projects."""
+"""Tests reading locks through uv, repositories through git, and unmodified public projects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verification by a third party with the name of an image and a public key.
+"""Tests verification by a third party that has only the name of an image and a public key.
 
 A small project is pushed to Debian's registry and signed with a key of cosign's. Then its image is
 verified from another folder with an empty cache, and by cosign. Changes on the registry's disk are
@@ -197,7 +197,7 @@ def _signature(client: Client, sample: Sample, digest: str) -> str:
     raise AssertionError("it is not signed")
 
 
-def test_flipped_byte_on_registry_disk_is_refused(sample):
+def test_flipped_byte_on_disk_of_registry_is_refused(sample):
     for what, (digest, check) in _stored(sample).items():
         path = sample.file(digest)
         whole = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Installed wheels compared with those of `uv pip install`: a generated wheel, a dozen, all."""
+"""Compares installed wheels with those of `uv pip install`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls in worker processes: results, errors, progress, and their end."""
+"""Tests results, errors, progress and the end of calls in worker processes."""
 
 from __future__ import annotations
 

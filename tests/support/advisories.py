@@ -1,4 +1,4 @@
-"""Real advisories in OSV's format, a server that returns them, and a small project to check."""
+"""Provides real advisories in OSV's format, a server that returns them, and a project to check."""
 
 from __future__ import annotations
 

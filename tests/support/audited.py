@@ -1,4 +1,4 @@
-"""Small package sets for tests of the audit: real wheels, built from a table of sources."""
+"""Creates small package sets for tests of the audit: real wheels with sources from a table."""
 
 from __future__ import annotations
 

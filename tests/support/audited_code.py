@@ -1,4 +1,4 @@
-"""A package set of a trainer and its base, and the audit of a user's files against it."""
+"""Provides a package set of a trainer and its base, and audits a user's files against it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small project with one lock of cached wheels, for `imgbuild audit`."""
+"""Creates a small project with one lock of cached wheels, for `imgbuild audit`."""
 
 from __future__ import annotations
 

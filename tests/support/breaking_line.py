@@ -1,4 +1,4 @@
-"""A TCP proxy on this machine that cuts connections after a number of bytes."""
+"""Provides a TCP proxy on this machine that cuts connections after a number of bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven over WebDriver (https://www.w3.org/TR/webdriver2/): pages for tests.
+"""Drives Debian's Chromium over WebDriver (https://www.w3.org/TR/webdriver2/) to test pages.
 
 chromedriver is started on a free port and ended with the browser. `run` executes JavaScript in the
 page, `log` has what the page wrote to its console.

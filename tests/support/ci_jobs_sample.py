@@ -1,4 +1,4 @@
-"""A small project for tests of CI jobs: its settings, its jobs, results on disk."""
+"""Provides a small project for tests of CI jobs: its settings, jobs and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project for a CI: three targets in a git repository, one of which can be broken.
+"""Creates a project for a CI: three targets in a git repository, one of which can be broken.
 
 Its images pass the static tier of the smoke tests, on a Debian without a compiler.
 """

@@ -1,4 +1,4 @@
-"""Broken combinations and their healthy neighbours, audited against the real index.
+"""Audits broken combinations of packages, and similar valid ones, against the real index.
 
 The records are in tests/data/combinations. `audit_all` audits the broken combination and the
 neighbour of each record and compares the findings with the record. Wheels are not downloaded

@@ -1,4 +1,4 @@
-"""A local HTTP proxy for CONNECT, with host names that no name server resolves."""
+"""Provides a local HTTP proxy for CONNECT, with host names that no name server resolves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A running container of an image, damaged intentionally, and the smoke tests' outcome in it."""
+"""Damages a running container of an image intentionally and runs the smoke tests in it."""
 
 from __future__ import annotations
 

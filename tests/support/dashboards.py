@@ -1,4 +1,4 @@
-"""The locked targets with Ray, and whether they have the packages of its dashboard."""
+"""Finds the locked targets with Ray, and whether they have the packages of its dashboard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accepted differences of an assembled Debian root from an installed one: paths, and reasons.
+"""Lists accepted differences between an assembled and an installed Debian root, with reasons.
 
 The names in `_OF` have the differences of one suite, by its code name.
 """

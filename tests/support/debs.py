@@ -1,4 +1,4 @@
-"""Debian packages created by tests: any control text, any members, any fault."""
+"""Creates Debian packages with any control text, any members and any fault."""
 
 from __future__ import annotations
 

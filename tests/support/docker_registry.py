@@ -1,4 +1,4 @@
-"""Debian's docker-registry on a free port, with a separate folder and log.
+"""Runs Debian's docker-registry on a free port, with a separate folder and log.
 
 For slow or broken registries see `memory_registry`.
 """

@@ -1,4 +1,4 @@
-"""A small project that other builders can build: Debian's shell and Python, uv, a few wheels.
+"""Creates a small project that other builders can build, with Debian's Python, uv and few wheels.
 
 The wheel of uv, which a Dockerfile needs, is created from the program in this environment.
 """

@@ -1,4 +1,4 @@
-"""Environments in which the commands of the docs run unchanged.
+"""Provides environments in which the commands of the docs run unchanged.
 
 The mark of a block (doc_blocks.py) names the environment. imgbuild, its engines and a registry are
 real. The targets have the documented names and are small (tests/data/docs/matrix.yaml), with an

@@ -1,4 +1,4 @@
-"""Wheels from the default index of this machine's uv, and the input files of committed locks."""
+"""Downloads wheels from the default index of this machine's uv, and inputs of committed locks."""
 
 from __future__ import annotations
 

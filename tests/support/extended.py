@@ -1,4 +1,4 @@
-"""A small published target on disk, and a user's repository that extends it.
+"""Creates a small published target on disk, and a user's repository that extends it.
 
 Lock and digests are real. The records of layers are invented, since no test reads their bytes.
 """

@@ -1,4 +1,4 @@
-"""An index in a folder, for tests without a server: a folder for each package with its files."""
+"""Writes an index to a folder, for tests without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs by atheris, which keeps those that reach new code: a pytest plugin for `make bench-fuzz`.
+"""Generates inputs with atheris, as a pytest plugin for `make bench-fuzz`.
 
 It is loaded before all modules of imgbuild, whose code is instrumented when it is imported. Each
 reader runs in a separate process, since libFuzzer ends the process in which it is started.

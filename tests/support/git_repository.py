@@ -1,4 +1,4 @@
-"""A git repository with chosen files, created by git, for tests of requirements from git."""
+"""Creates a git repository with chosen files, for tests of requirements from git."""
 
 from __future__ import annotations
 

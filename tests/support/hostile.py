@@ -1,4 +1,4 @@
-"""Changes of valid files as by an attacker or a failing disk, and the readers of these files.
+"""Changes valid files as an attacker or a failing disk would, and calls their readers.
 
 A reader may accept a changed file or refuse it with an error of imgbuild; anything else is a fault:
 another exception, an endless loop, too much memory.

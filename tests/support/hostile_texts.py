@@ -1,4 +1,4 @@
-"""Texts that end a word, a line, a comment or a section in some language, and start a command.
+"""Lists texts that end a word, line, comment or section in a language and start a command.
 
 The command creates the file $CANARY.
 """

@@ -1,4 +1,4 @@
-"""Small real images for tests: layers by the layer writer, documents by the image module."""
+"""Creates small real images for tests with imgbuild's own layer writer and image module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project whose verbs run in this process: a matrix, a lock, its digests, and a filled cache.
+"""Creates a project whose verbs run in this process: a matrix, a lock, digests and a filled cache.
 
 The base's layer is a small one in the cache, with a matching record. Wheels are real, and the verbs
 build their layers.

@@ -1,4 +1,4 @@
-"""Layer files with the diff ids of their content."""
+"""Reads layer files together with the diff IDs of their content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries that a checkout or a shared folder may have in place of a file or folder."""
+"""Creates links, pipes and devices as a checkout or shared folder may have in place of a file."""
 
 from __future__ import annotations
 

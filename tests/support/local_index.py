@@ -1,4 +1,4 @@
-"""A package index of small real wheels, for a server on this machine.
+"""Creates a package index of small real wheels, for a server on this machine.
 
 `site_files` returns PEP 503 pages like those of plain mirrors, with the JSON API; other methods
 return pages like those of PyTorch and FlashInfer.

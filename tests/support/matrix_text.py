@@ -1,4 +1,4 @@
-"""A small valid matrix, and helpers that break it in one place and return the problems."""
+"""Provides a small valid matrix, breaks it in one place, and returns the reported problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Temporary folders of unit tests in memory: a disk takes 2 ms to remove each folder.
+"""Creates the temporary folders of unit tests in memory: a disk takes 2 ms to remove each.
 
 They are in `/dev/shm`, where that is large enough. As with pytest's own, those of failed tests
 remain until the next run.

@@ -1,4 +1,4 @@
-"""A registry in memory that follows the distribution specification 1.1, with chosen faults.
+"""Provides a registry in memory that follows the distribution specification 1.1, with faults.
 
 The fields of `Registry` turn features off and add faults; `requests` has the received requests. For
 a real registry see `docker_registry`.

@@ -1,4 +1,4 @@
-"""The HTTP of `memory_registry`: two servers, one of them the storage for redirects."""
+"""Serves `memory_registry` over HTTP with two servers: the registry and a storage for redirects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests, responses and faults of `memory_registry`, as values."""
+"""Defines the requests, responses and faults of `memory_registry`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requirements of tests on the machine: each function returns one, or skips with a remedy.
+"""Checks what tests require of the machine: each function returns it, or skips with a remedy.
 
 With IMGBUILD_NO_SKIP=1 (as in .ci/run) a missing program or service is a failure. So is too little
 disk space, unless IMGBUILD_SMALL_DISK=1 is set.

@@ -1,4 +1,4 @@
-"""The files that `uv pip install` writes for a wheel, for comparison with imgbuild's installer.
+"""Compares imgbuild's installed wheels with those of `uv pip install`.
 
 `compare` installs each wheel with uv into a virtual environment and compares it with
 `install.installed`: the same paths, contents and modes, except for what `ACCEPTED` lists.

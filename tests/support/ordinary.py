@@ -1,4 +1,4 @@
-"""An unprivileged user (nobody), and a Python that this user can start.
+"""Runs commands as an unprivileged user (nobody), with a Python that this user can start.
 
 Root's Python may be in a folder that no other user can read (pyenv below a home of mode 700).
 """

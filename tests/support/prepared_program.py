@@ -1,4 +1,4 @@
-"""imgbuild's command line in a new process in which all modules are already imported.
+"""Runs imgbuild's command line in a new process in which all modules are already imported.
 
 `run` is for tests that start a command as a user does, and do not test the start. One process for
 each test process imports the modules of imgbuild and forks for each command, which takes a

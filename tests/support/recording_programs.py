@@ -1,4 +1,4 @@
-"""Programs that record their arguments and variables, for scripts that a test runs with bash.
+"""Creates programs that record their arguments and variables, for scripts that a test runs.
 
 They replace srun, scontrol, scancel, apptainer, an image's entry point and imgbuild. Each call is a
 file in $RECORD. Servers (Ray, vLLM) run until they are ended.

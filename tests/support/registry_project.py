@@ -1,4 +1,4 @@
-"""The project of `inprocess_project` and a registry on this machine, for tests of push and pull."""
+"""Provides the project of `inprocess_project` with a registry, for tests of push and pull."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Releases of small packages on a local index, for tests of learned constraints."""
+"""Publishes releases of small packages on a local index, for tests of learned constraints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A locked project for tests of render: two architectures, dropped files, an sdist, a link."""
+"""Creates a locked project for tests of render, with two architectures and dropped files."""
 
 from __future__ import annotations
 

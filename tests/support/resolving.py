@@ -1,4 +1,4 @@
-"""The wheels of a target without its base: a resolution of only Python packages."""
+"""Resolves the Python packages of a target without its base."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images whose documents a test changes, with matching digests, in a layout and in a registry."""
+"""Creates images whose documents a test changes, with matching digests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests over tables: one test checks every row, and its error lists all rows that fail.
+"""Runs one test over all rows of a table, and lists all rows that fail.
 
 Each case of `pytest.mark.parametrize` is a test, which takes about 4 ms of processor time where
 several processes share the tests: five of them collect it, and three reports of it are sent. A row

@@ -1,4 +1,4 @@
-"""A complete project of small real parts: a matrix, a local index, and the command line.
+"""Creates a complete project of small real parts: a matrix, a local index, and the command line.
 
 Each verb runs in a separate process, as for a user.
 """

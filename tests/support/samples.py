@@ -1,4 +1,4 @@
-"""Small values that many tests need: a matrix, wheels on disk, a lock of them."""
+"""Creates small values that many tests need: a matrix, wheels on disk, and a lock of them."""
 
 from __future__ import annotations
 

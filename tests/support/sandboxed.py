@@ -1,4 +1,4 @@
-"""A root folder with the host's /usr, and resources that sandboxed commands must not reach."""
+"""Provides a root folder with the host's /usr, and resources that the sandbox must hide."""
 
 from __future__ import annotations
 

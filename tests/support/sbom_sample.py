@@ -1,4 +1,4 @@
-"""A small image with one component of every kind, for tests of SBOMs."""
+"""Creates a small image with one component of every kind, for tests of SBOMs."""
 
 from __future__ import annotations
 

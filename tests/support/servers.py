@@ -1,4 +1,4 @@
-"""A local HTTP server with files by path and chosen faults."""
+"""Serves files by path over HTTP on this machine, with chosen faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages of shared objects, written in a test as facts."""
+"""Creates packages of shared objects from facts that a test defines."""
 
 from __future__ import annotations
 

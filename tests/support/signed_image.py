@@ -1,4 +1,4 @@
-"""A pushed and signed image for two architectures, for tests that tamper with it.
+"""Provides a pushed and signed image for two architectures, for tests that tamper with it.
 
 It is created once for a file of tests; its registry is reset for each test.
 """

@@ -1,4 +1,4 @@
-"""A short history of targets, for tests of the site."""
+"""Provides a short history of targets, for tests of the site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site of this repository in Chromium, for tests: fixtures, and the data read from it."""
+"""Opens the site of this repository in Chromium and reads its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small projects of three targets whose verbs run as Slurm arrays, on the Slurm of tools/engines.
+"""Creates small projects whose verbs run as Slurm arrays, on the Slurm of tools/engines.
 
 The projects are locked and have Slurm's configuration in their environment.
 """

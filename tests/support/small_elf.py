@@ -1,4 +1,4 @@
-"""Small valid ELF files for x86_64: a dynamic section with at most one name, or a linker's path."""
+"""Creates small valid ELF files for x86_64 with a dynamic section or a dynamic linker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small wheels with dependencies, in a virtual environment or an image, for smoke tests."""
+"""Creates small wheels with dependencies in an environment or an image, for smoke tests."""
 
 from __future__ import annotations
 

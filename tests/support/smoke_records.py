@@ -1,4 +1,4 @@
-"""Output files of smoke test runs, for the image of `inprocess_project`."""
+"""Creates output files of smoke test runs, for the image of `inprocess_project`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The smoke tests' scripts as modules, and logs that several tests read."""
+"""Imports the smoke tests' scripts as modules, and provides logs that several tests read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program's source as values: modules, their imports, their calls."""
+"""Reads the program's source: its modules, their imports and their calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guards under which a module imports `marked`, according to the real reader."""
+"""Reads the guards under which source lines import `marked`."""
 
 from __future__ import annotations
 

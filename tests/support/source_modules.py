@@ -1,4 +1,4 @@
-"""A few packages of Python source, defined in a test and read by the real reader."""
+"""Creates packages of Python source that a test defines and the real reader reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contents of a squashfs, listed by unsquashfs without root or a mount."""
+"""Lists the contents of a squashfs with unsquashfs, without root or a mount."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sample matrix and lock on a base with a standalone Python."""
+"""Provides the sample matrix and lock on a base with a standalone Python."""
 
 from __future__ import annotations
 

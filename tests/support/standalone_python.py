@@ -1,4 +1,4 @@
-"""Archives of a standalone Python, laid out as python-build-standalone's `install_only` ones.
+"""Creates archives of a standalone Python, laid out as those of python-build-standalone.
 
 `pack` archives a folder of files; `of_debian` the interpreter of this machine, Debian's, which is
 not linked with a shared libpython; `of_pyenv` a version of pyenv, whose interpreter contains the

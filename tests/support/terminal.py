@@ -1,4 +1,4 @@
-"""A terminal of 80 columns for commands that run in this process."""
+"""Provides a terminal of 80 columns for commands that run in this process."""
 
 from __future__ import annotations
 

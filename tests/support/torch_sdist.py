@@ -1,4 +1,4 @@
-"""The files of an sdist whose build records the torch that is installed with it."""
+"""Provides the files of an sdist whose build records the torch that is installed with it."""
 
 _BACKEND = """\
 import importlib.metadata

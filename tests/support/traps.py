@@ -1,4 +1,4 @@
-"""Programs, modules and settings in a folder that write a flag when they are used."""
+"""Plants programs, modules and settings in a folder that write a flag when they are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small user projects, one for each type of file, and functions that read them."""
+"""Creates small user projects, one for each type of file, and reads them."""
 
 from __future__ import annotations
 

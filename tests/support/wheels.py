@@ -1,4 +1,4 @@
-"""Wheels for tests: valid ones from a table of files, and invalid ones byte by byte."""
+"""Creates wheels for tests: valid ones from a table of files, and invalid ones byte by byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of unit tests: folders, a project whose verbs run in this process, a signed image."""
+"""Provides fixtures for unit tests: folders, an in-process project and a signed image."""
 
 from __future__ import annotations
 

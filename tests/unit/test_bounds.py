@@ -1,4 +1,4 @@
-"""Inputs of attackers: each is refused with an error that names it, at little cost."""
+"""Tests that inputs of attackers are refused at little cost with an error that names them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_extended_headers_have_a_size_limit():
             read(*sizes)
 
 
-def test_a_layer_has_a_limit_of_members_and_of_names(monkeypatch):
+def test_number_of_members_and_length_of_names_in_a_layer_are_limited(monkeypatch):
     monkeypatch.setattr(reader, "MEMBER_LIMIT", 3)
     assert len(list(Reader(io.BytesIO(FILE * 3 + END), "layer"))) == 3
     with pytest.raises(IntegrityError, match="more than 3 members"):
@@ -132,7 +132,7 @@ def test_a_layer_has_a_limit_of_members_and_of_names(monkeypatch):
         list(Reader(io.BytesIO(FILE * 3 + END), "layer"))
 
 
-def test_an_archive_of_an_image_has_a_limit_of_members(monkeypatch, tmp_path):
+def test_number_of_members_in_an_image_archive_is_limited(monkeypatch, tmp_path):
     monkeypatch.setattr("imgbuild.oci.storage.MEMBER_LIMIT", 3)
     with tarfile.open(tmp_path / "image.tar", "w") as out:
         for name in "abcd":  # links and folders count, too
@@ -173,7 +173,7 @@ def test_layers_are_inflated_in_small_pieces(tmp_path):
     ("line", "text"),
     [("a,sha256=x," + "9" * 5000, "invalid line"), ("a,sha256=x,٣", "invalid line")],
 )
-def test_sizes_in_record_are_numbers(line, text):
+def test_sizes_in_record_must_be_numbers(line, text):
     with pytest.raises(IntegrityError, match=text):
         read_record(line, "demo.whl")
 
@@ -230,7 +230,7 @@ FAULTY = {
 
 
 @each_row("parts", FAULTY.values(), ids=FAULTY)
-def test_damaged_packages_of_debian_are_refused(tmp_path, parts):
+def test_damaged_debian_packages_are_refused(tmp_path, parts):
     path = deb(tmp_path, **parts)
     with pytest.raises(IntegrityError, match=r"demo\.deb") as caught:
         debs.read(path, tmp_path / "spool", lambda *_: True)
@@ -301,7 +301,7 @@ def test_digest_with_trailing_characters_is_refused(kind, value):
         codec.decode(json.dumps(value).encode(), kind, file="x")
 
 
-def test_sizes_have_a_limit():
+def test_descriptor_sizes_have_a_limit():
     document = {"mediaType": "a", "digest": "sha256:" + "0" * 64, "size": 1 << 40}
     assert codec.decode(json.dumps(document).encode(), Descriptor, file="x").size == 1 << 40
     with pytest.raises(InputError, match="x is not a valid"):
@@ -318,7 +318,7 @@ def test_locks_with_impossible_layers_are_refused(place, value):
 
 
 @each_row("mode", ["0o755", "999", "", "0755\n"])
-def test_modes_of_a_lock_are_octal(mode):
+def test_file_modes_in_a_lock_must_be_octal(mode):
     data = json.dumps({"mode": mode}).encode()
     with pytest.raises(InputError):
         codec.decode(data, lock_file.AddedFolder, file="lock.json")
@@ -356,14 +356,14 @@ def test_pipe_in_layout_is_refused_without_blocking(tmp_path, name):
         assert not layout.check(out, stored.manifest.digest)
 
 
-def test_documents_have_a_limit(tmp_path, monkeypatch):
+def test_documents_have_a_size_limit(tmp_path, monkeypatch):
     (tmp_path / "long.json").write_bytes(b" " * 100)
     monkeypatch.setattr(codec, "LIMIT", 99)
     with pytest.raises(IntegrityError, match=r"long\.json has more than 99 bytes"):
         codec.read(tmp_path / "long.json", Lock)
 
 
-def test_any_failure_of_a_reader_names_the_file():
+def test_every_reader_error_names_the_file():
     @boundary.reads("path")
     def read(path: str, fail: Exception) -> None:
         raise fail

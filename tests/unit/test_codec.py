@@ -1,4 +1,4 @@
-"""Canonical JSON: one form, one item per line, errors that name the file."""
+"""Tests that canonical JSON has one form and one item per line, and that errors name the file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Thing(msgspec.Struct, frozen=True):
 
 
 @given(JSON)
-def test_encoding_keeps_the_value(value):
+def test_value_survives_round_trip(value):
     assert json.loads(codec.encode(value)) == value
     assert json.loads(codec.compact(value)) == value
 
@@ -46,7 +46,7 @@ def test_a_changed_item_changes_one_line(kind):
     assert sum(old_line != other for old_line, other in zip(before, after, strict=True)) == 1
 
 
-def test_error_of_a_wrong_type_names_the_file_and_the_path():
+def test_wrong_type_error_names_the_file_and_the_path():
     with pytest.raises(InputError) as caught:
         codec.decode(b'{"name": 1}', Thing, file="thing.json")
     assert "thing.json" in caught.value.message
@@ -65,7 +65,7 @@ def test_broken_json_is_an_input_error():
         (b'{"name": "a", "more": ' + b"[" * 1_000_000, "nested too deeply"),
     ],
 )
-def test_error_of_invalid_json_names_the_file(data, result, tmp_path):
+def test_invalid_json_error_names_the_file(data, result, tmp_path):
     (tmp_path / "thing.json").write_bytes(data)
     with pytest.raises(InputError, match=r"thing\.json is not a valid thing$") as caught:
         codec.read(tmp_path / "thing.json", Thing, what="thing", hint="mend it")
@@ -78,7 +78,7 @@ def test_an_absent_file_is_an_input_error(tmp_path):
         codec.read(tmp_path / "absent.json", Thing)
 
 
-def test_equal_content_is_not_written_again(tmp_path):
+def test_unchanged_content_is_not_written_again(tmp_path):
     path = tmp_path / "folder" / "thing.json"
     assert codec.write(path, Thing("a"))
     stamp = path.stat().st_mtime_ns
@@ -89,7 +89,7 @@ def test_equal_content_is_not_written_again(tmp_path):
     assert [item.name for item in path.parent.iterdir()] == ["thing.json"]
 
 
-def test_a_file_that_cannot_be_written_is_named_without_its_temporary_name(tmp_path):
+def test_error_for_an_unwritable_file_omits_the_temporary_name(tmp_path):
     place = tmp_path / ("a" * 250)  # the name of the temporary file is longer than a name can be
     with pytest.raises(OSError, match="File name too long") as caught:
         codec.write(place, {})

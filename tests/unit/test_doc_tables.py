@@ -1,4 +1,4 @@
-"""Tables of the docs that are generated from data and locks; --renew-golden writes them."""
+"""Tests that tables in the docs match data and locks; --renew-golden writes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def page(path: str, mark: str, lines: Iterable[str]) -> str:
     return page_text
 
 
-def test_the_page_on_path_variables_has_the_table(golden: Callable[[Path, str], None]) -> None:
+def test_path_variables_page_has_the_current_table(golden: Callable[[Path, str], None]) -> None:
     lines = ["| variables | what happens | what is there |", "| --- | --- | --- |"]
     for row in path_variables.table():
         names = ", ".join(f"`{name}`" for name in row.names)
@@ -34,7 +34,7 @@ def test_the_page_on_path_variables_has_the_table(golden: Callable[[Path, str], 
     golden(ROOT / "docs/environment.md", page("docs/environment.md", "paths", lines))
 
 
-def test_the_page_on_the_dashboard_has_all_targets_with_ray(
+def test_dashboard_page_lists_all_targets_with_ray(
     golden: Callable[[Path, str], None],
 ) -> None:
     missing = dashboards.lacking()

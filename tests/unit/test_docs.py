@@ -1,4 +1,4 @@
-"""Every code block of the docs is run by a test, or has a comment with the reason why not."""
+"""Tests that every code block of the docs is run by a test or has a comment with a reason."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def names(blocks: list[Block]) -> list[str]:
     return [block.place for block in blocks]
 
 
-def test_the_docs_have_blocks() -> None:
+def test_docs_have_code_blocks() -> None:
     assert {"README.md", "CONTRIBUTING.md", "cli.md"} <= {block.path.name for block in marked()}
     assert {"run", "run by", "not run"} == {block.mark.kind for block in marked() if block.mark}
 
@@ -69,7 +69,7 @@ def test_every_block_has_a_language() -> None:
     assert names([block for block in documented() if not block.language]) == []
 
 
-def test_every_block_is_run_or_has_a_reason() -> None:
+def test_every_block_is_run_or_has_a_reason_not_to_be() -> None:
     assert names([block for block in marked() if block.mark is None]) == []
 
 
@@ -105,7 +105,7 @@ def elsewhere() -> list[tuple[Block, Command, str]]:
     ]
 
 
-def test_a_named_test_contains_the_programs_of_the_block() -> None:
+def test_named_test_contains_the_programs_of_its_block() -> None:
     """The named file contains each program, script and make target of the block."""
     strange = [
         f"{block.place}: {item.words}"
@@ -123,7 +123,7 @@ def _call_pattern(command: Command) -> str:
     return re.escape(Path(named).stem)
 
 
-def test_a_named_test_contains_the_verb_and_options_of_the_block() -> None:
+def test_named_test_contains_the_verb_and_options_of_its_block() -> None:
     """As words of a call, in the test or in its imports; an option may have a separate test."""
     options = [
         (block, item, ROOT / path) for block, item, path in elsewhere() if _verb_and_options(item)

@@ -219,7 +219,7 @@ def layer_tar() -> bytes:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_layers_are_unpacked_as_they_are_read_or_refused(tmp_path, given, packed):
+def test_hostile_layers_are_unpacked_as_read_or_refused(tmp_path, given, packed):
     def read(data: bytes) -> None:
         path, root = given(data, "layer"), tmp_path / "root"
         try:

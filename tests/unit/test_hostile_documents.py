@@ -1,4 +1,4 @@
-"""Markdown, YAML, HTML and XML by imgbuild can contain any text; each template has such a test.
+"""Tests that texts of a lock are escaped in every document that imgbuild writes.
 
 A parser of the language reads the output: with hostile texts, it has the same structure as with
 harmless ones with the same white space, and the texts are read back.

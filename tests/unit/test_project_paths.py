@@ -1,4 +1,4 @@
-"""The search for a project."""
+"""Tests finding the matrix and the output folders of a project."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_folders_and_files_are_accepted(tmp_path):
     assert project_paths.find(tmp_path) == project_paths.find(path)
 
 
-def test_a_matrix_that_is_named_must_exist(tmp_path):
+def test_given_matrix_must_exist(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         project_paths.find(tmp_path / "absent.yaml")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
-def test_a_matrix_that_is_not_a_file_is_refused_and_not_skipped(kind, tmp_path, monkeypatch):
+def test_matrix_that_is_not_a_file_is_refused(kind, tmp_path, monkeypatch):
     path = tmp_path / "matrix.yaml"
     match kind:
         case "pipe":
@@ -88,7 +88,7 @@ def test_outputs_are_in_imgbuild_folder_if_it_exists(tmp_path):
     assert local_project.below("build/ci") == tmp_path / ".imgbuild/build/ci"
 
 
-def test_a_folder_of_imgbuild_that_is_a_link_is_refused(tmp_path):
+def test_imgbuild_folder_that_is_a_link_is_refused(tmp_path):
     (tmp_path / "matrix.yaml").write_text("version: 1\n")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / ".imgbuild").symlink_to("elsewhere")

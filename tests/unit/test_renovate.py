@@ -1,4 +1,4 @@
-"""`.github/renovate.json`: its custom manager finds the pins of the matrix, and nothing else."""
+"""Tests the configuration of Renovate in this repository."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONFIGURATION = json.loads((ROOT / ".github/renovate.json").read_text())
 (MANAGER,) = CONFIGURATION["customManagers"]
 
 
-def test_custom_manager_finds_exactly_all_pins():
+def test_custom_manager_finds_all_pins_and_nothing_else():
     # Named groups of JavaScript; the second expression is applied to what the first one finds.
     outer, inner = (text.replace("(?<", "(?P<") for text in MANAGER["matchStrings"])
     assert MANAGER["matchStringsStrategy"] == "recursive"
@@ -35,7 +35,7 @@ def test_nothing_is_proposed_without_approval_or_before_the_cool_down():
     assert CONFIGURATION["enabledManagers"] == ["custom.regex"]
 
 
-def test_the_page_shows_the_manager_of_the_configuration():
+def test_docs_page_shows_the_manager_of_the_configuration():
     page = ROOT / "docs/howto/update-matrix.md"
     (shown,) = [json.loads(block.text) for block in blocks(page) if block.language == "json"]
     assert shown == {key: value for key, value in MANAGER.items() if key != "description"}

@@ -1,4 +1,4 @@
-"""Tests over tables: their errors, and the fixtures of a row."""
+"""Tests that a test over a table checks every row and lists all failing rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of a base keep their mode and owner when an extension adds files to them."""
+"""Tests that folders of a base keep their mode and owner when an extension adds files to them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def recipe(lock: Lock) -> AddedFilesRecipe:
     return files_recipe
 
 
-def test_lock_records_folders_with_non_default_mode_or_owner(sample: Sample) -> None:
+def test_lock_records_folders_with_unusual_mode_or_owner(sample: Sample) -> None:
     lock = folders.completed_lock(sample.lock(PRIVATE, OWNED, "/srv/a", "/new/b"), sample.inputs)
     assert lock.extends is not None
     assert lock.extends.arch[Arch.X86_64].folders == {
@@ -128,7 +128,7 @@ def test_image_folders_keep_mode_and_owner_of_base(sample: Sample) -> None:
     assert attributes[PRIVATE] == (0o600, 0, 0)
 
 
-def test_layer_is_unchanged_with_default_folders_only(sample: Sample) -> None:
+def test_layer_is_unchanged_if_all_folders_have_defaults(sample: Sample) -> None:
     before = sample.lock("/srv/a", "/opt/b/c")
     after = folders.completed_lock(before, sample.inputs)
     assert after == before
@@ -147,7 +147,9 @@ def test_layer_is_unchanged_with_default_folders_only(sample: Sample) -> None:
      # A parent folder that is not listed explicitly.
      ("/etc", "/etc is a folder in the base image")],
 )  # fmt: skip
-def test_file_below_non_folder_is_refused(sample: Sample, place: str, result: str) -> None:
+def test_file_below_a_path_that_is_not_a_folder_is_refused(
+    sample: Sample, place: str, result: str
+) -> None:
     with pytest.raises(InputError) as caught:
         folders.completed_lock(sample.lock("/srv/a", place), sample.inputs)
     assert result in caught.value.message

@@ -1,4 +1,4 @@
-"""Batches of inputs on disk, and the sources of published layers."""
+"""Tests batches of inputs on disk, and the sources of published layers."""
 
 from __future__ import annotations
 

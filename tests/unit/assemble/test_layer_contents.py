@@ -1,4 +1,4 @@
-"""Layers built from real wheels in a store: records, trusted records, and errors."""
+"""Tests that layers built from real wheels match their records, and the errors if they do not."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_stored_layer_matches_record(store, tmp_path):
     }
 
 
-def test_trusted_record_yields_same_blob(store, tmp_path):
+def test_trusted_record_yields_the_same_blob(store, tmp_path):
     item = wheels_layer(store, tmp_path, "alpha")
     assembled_layer = make(store, item, keep=False)
     assert store.blob(assembled_layer.record.digest) is None

@@ -1,4 +1,4 @@
-"""Mirror settings and downloads: missing and damaged files, dropped connections."""
+"""Tests mirror settings, and downloads from mirrors with missing or damaged files."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_option_overrides_environment_project_and_user_setting(alone, monkeypatc
     assert (selected.setting.mirror, selected.setting.only) == ("option.example/a", True)
 
 
-def test_off_overrides_settings_of_lower_precedence(alone, monkeypatch):
+def test_off_value_overrides_settings_of_lower_precedence(alone, monkeypatch):
     write(alone / "mirror.json", '{"mirror": "project.example/a"}')
     assert mirror.find(alone, "off") is None
     monkeypatch.setenv(mirror.VARIABLE, "off")

@@ -1,4 +1,4 @@
-"""The inputs of a lock as files of a mirror, and the artifact that references them."""
+"""Tests how the inputs of a lock are listed as files of a mirror and referenced by its artifact."""
 
 from __future__ import annotations
 

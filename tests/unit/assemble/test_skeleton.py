@@ -1,4 +1,4 @@
-"""The layers without packages."""
+"""Tests the layers that contain no packages."""
 
 from __future__ import annotations
 

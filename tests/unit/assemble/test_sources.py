@@ -1,4 +1,4 @@
-"""Which files of a lock need a server and which are available offline."""
+"""Tests which files of a lock need a server and which are available offline."""
 
 from __future__ import annotations
 

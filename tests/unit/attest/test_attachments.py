@@ -1,4 +1,4 @@
-"""Attachments of a push, and an image rebuilt from them without a checkout."""
+"""Tests the attachments of a push, and rebuilding an image from them without a checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lock bundles: their content, and rejected ones."""
+"""Tests the content of lock bundles, and which bundles are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provenance statements, checked with the message types of in-toto and SLSA."""
+"""Tests provenance statements against the message types of in-toto and SLSA."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_archive_of_standalone_python_is_an_input():
     assert standalone_matrix.ARCHIVES[Arch.X86_64].rpartition("/")[2] in unquote(listed["uri"])
 
 
-def test_names_match_sbom():
+def test_package_names_match_the_sbom():
     lock = sbom_sample.lock()
     sbom_file = document.sbom(
         lock, sbom_sample.digests_of(lock), Arch.X86_64, sbom_sample.packages(lock)
@@ -179,7 +179,7 @@ def test_statement_is_deterministic():
 @pytest.mark.parametrize(
     "change", [{"lock": "3" * 64}, {"builder": "https://other.example"}, {"version": "10"}]
 )
-def test_basis_differs_for_different_statements(change: dict[str, str]):
+def test_different_statements_have_different_bases(change: dict[str, str]):
     other = msgspec.structs.replace(HERE, **change)
     assert provenance.basis(sample_statement(other)) != provenance.basis(sample_statement())
 
@@ -187,7 +187,7 @@ def test_basis_differs_for_different_statements(change: dict[str, str]):
 @each_row(
     "data", [b"", b"[]", b"{}", b"\xff", sample_statement().replace(b"slsa.dev", b"slsa.example")]
 )
-def test_other_statements_have_no_basis(data: bytes):
+def test_unrecognized_statements_have_no_basis(data: bytes):
     assert provenance.basis(data) is None
 
 
@@ -197,7 +197,9 @@ def test_builder_is_running_workflow():
     assert provenance.builder_id({}) == provenance.LOCAL_BUILDER
 
 
-def test_project_has_build_details(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_provenance_has_build_details_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     memory_registry.alone(monkeypatch, tmp_path)  # not in a git checkout
     sample = inprocess_project.make(tmp_path)

@@ -1,4 +1,4 @@
-"""Reports of the audit: order, waivers, and constraints."""
+"""Tests the order of findings in reports of the audit, waivers and learned constraints."""
 
 import msgspec
 import pytest
@@ -74,7 +74,7 @@ def test_finding_between_published_packages_is_a_warning(package_set):
     assert not audit(package_set, published={"b"}).ok
 
 
-def test_waiver_makes_a_note_with_reason(package_set):
+def test_waived_finding_is_a_note_with_the_reason(package_set):
     report = audit(package_set, Terms(waivers=(waiver("b*"), waiver("c"))))
     assert report.ok
     assert [finding.severity for finding in report.findings] == [Severity.NOTE, Severity.NOTE]
@@ -130,7 +130,7 @@ def test_constraints_on_other_packages_are_ignored(package_set, other):
         ({"unused": False}, Severity.ERROR),
     ],
 )
-def test_error_of_code_that_never_ran_is_a_warning(change, severity):
+def test_error_in_code_that_never_ran_is_a_warning(change, severity):
     evidence = Evidence(
         relation=Relation.NAME, package="a", version="1", file="a/use.py", other="b",
         subject="b:Never",

@@ -1,4 +1,4 @@
-"""Cache entries that do not match their name: removed, reported once, recreated."""
+"""Tests that cache entries with wrong content are removed, reported once and recreated."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def _reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return hashed_files(monkeypatch)
 
 
-def test_file_is_not_rehashed_after_changes_by_the_cache(store, tmp_path, reads):
+def test_cache_changes_cause_no_rehash(store, tmp_path, reads):
     path = added(store, "blob")
     with store.scratch() as folder:  # as for layers from registries: one file under two names
         (folder / "it").hardlink_to(path)
@@ -207,7 +207,7 @@ def test_file_is_not_rehashed_after_changes_by_the_cache(store, tmp_path, reads)
     assert reads == [str(path)]
 
 
-def test_file_is_not_rehashed_after_update_of_last_use(store, reads):
+def test_update_of_last_use_causes_no_rehash(store, reads):
     path = added(store, "blob")
     os.utime(path, (1, 1))  # from outside: hashed once
     time.sleep(3 * known_hashes.TICK_NS / 1e9)

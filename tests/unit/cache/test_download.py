@@ -1,4 +1,4 @@
-"""Downloads from a local server, correct and faulty."""
+"""Tests downloads from a local server, with and without faults."""
 
 from __future__ import annotations
 
@@ -339,7 +339,9 @@ def test_ctrl_c_keeps_partial_files(
     assert starts(site, "big")[-1] == f"bytes={partial_size}-"
 
 
-def test_two_stores_on_one_folder_download_file_once(store: Store, http: Http, site: Site) -> None:
+def test_two_stores_in_one_folder_download_a_file_once(
+    store: Store, http: Http, site: Site
+) -> None:
     site.pause = 0.01
     downloads: list[dict[str, Path]] = []
 

@@ -1,4 +1,4 @@
-"""A cache writable by other users: their files are copied, never linked or used directly.
+"""Tests that files of other users in a cache are copied and never linked or used directly.
 
 Only root can give files to another user. Races with a process of another user:
 tests/integration/test_shared_cache.py.

@@ -1,4 +1,4 @@
-"""The store: names by hash, locks, leases, facts, and leftovers of killed processes."""
+"""Tests the names, locks, facts and leftovers of the store."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_leftovers_are_removed_only_if_unlocked(store: Store) -> None:
     assert list((store.root / "live").iterdir()) == []
 
 
-def test_exclusive_admits_one_thread_at_a_time(store: Store) -> None:
+def test_exclusive_lock_admits_one_thread_at_a_time(store: Store) -> None:
     inside, most = 0, 0
     counter = threading.Lock()
 
@@ -340,7 +340,7 @@ def _folder_of_all() -> Iterator[Path]:
         os.seteuid(os.getuid())
 
 
-def test_live_files_of_other_user_are_not_removed(folder_of_all: Path) -> None:
+def test_process_markers_of_another_user_are_not_removed(folder_of_all: Path) -> None:
     """Their modes follow that user's umask: `dead` and `used` are readable, `hidden` is not."""
     store = Store.open(folder_of_all)
     for name, mode in (("dead", 0o444), ("used", 0o444), ("hidden", 0)):
@@ -394,7 +394,9 @@ def test_verify_removes_damaged_entries(store: Store) -> None:
     assert prune.verify(store, read.append) == []
 
 
-def test_new_live_file_locked_by_sweep_is_replaced(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_new_process_marker_locked_by_sweep_is_replaced(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
     """Before it is locked, a new file in live/ looks like the file of a dead process."""
     descriptor = files.open_locked(store.root / "live/taken")
     assert descriptor is not None
@@ -407,7 +409,7 @@ def test_new_live_file_locked_by_sweep_is_replaced(store: Store, monkeypatch: py
     os.close(descriptor)
 
 
-def test_sweep_ignores_live_file_that_its_process_discards(
+def test_sweep_ignores_process_marker_that_its_process_removes(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """A process whose new file a sweep has locked takes another name and removes this one."""

@@ -1,4 +1,4 @@
-"""Downloads of several steps reported as one transfer."""
+"""Tests that downloads of several steps are reported as one transfer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Recorder(Silent):
         yield self
 
 
-def test_each_step_continues_common_progress_bar():
+def test_each_step_continues_the_shared_progress_bar():
     seen = Recorder()
     total = Transfer({"a": 3_000_000_000, "b": 1_000_000_000}, 212, seen)
     total.announce()

@@ -1,4 +1,4 @@
-"""Jobs as values, the choice of targets, results on disk."""
+"""Tests the jobs of a pipeline, the choice of targets, and the results on disk."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_every_architecture_is_tested_and_one_job_pushes(sample):
     assert target_jobs.digest == ""
 
 
-def test_sif_jobs_run_after_tags_of_each_architecture(sample):
+def test_sif_jobs_run_after_each_architecture_is_tagged(sample):
     target_jobs = jobs.jobs(UNLOCKED, BOTH, None, read_settings(sample, RUNNERS + "sif: true\n"))
     assert [job.id for job in target_jobs.sif] == [
         f"{UNLOCKED}@x86_64-sif",

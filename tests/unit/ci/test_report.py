@@ -1,4 +1,4 @@
-"""Reports of target outcomes as tables and issues; the `ci` commands."""
+"""Tests reports of target outcomes as tables and issues, and the `ci` commands."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_target_without_started_publish_job_is_unfinished(sample, tmp_path):
     assert report.verdict(tmp_path, target_jobs, published=True).outcome == "published"
 
 
-def test_report_formats_as_table_markdown_and_issue(sample, tmp_path):
+def test_report_is_printed_as_table_markdown_and_issue(sample, tmp_path):
     target_jobs = of(sample)
     [image] = target_jobs.image
     ended(tmp_path, image, "check")

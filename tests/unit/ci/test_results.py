@@ -1,4 +1,4 @@
-"""Results of jobs from the files of a script, and the first error."""
+"""Tests reading the results of jobs, and their first error, from the files of a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script of CI jobs: its commands, their order, and omitted steps."""
+"""Tests the commands in the script of CI jobs, their order, and omitted steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`add` and `remove`: additions are looked up before the matrix changes."""
+"""Tests that `add` and `remove` look up packages before the matrix changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""imgbuild audit on a small project: its output, its exit codes, its cached results."""
+"""Tests the output, exit statuses and cached results of `imgbuild audit` on a small project."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_checks_of_the_command_line_are_those_of_the_audit() -> None:
+def test_select_option_accepts_every_check_of_the_audit() -> None:
     assert tuple(check.value for check in Check) == CHECKS
 
 
@@ -58,7 +58,7 @@ def test_error_has_location_and_exit_status_4(folder: Path, imgbuild: Command) -
     assert f"the audit found errors in {TARGET} x86_64" in done.stderr
 
 
-def test_notes_are_counted_and_shown_where_requested(folder: Path, imgbuild: Command) -> None:
+def test_notes_are_counted_and_shown_on_request(folder: Path, imgbuild: Command) -> None:
     Project(folder, BAD)
     plain = imgbuild("audit", TARGET, *CODE)
     noted = imgbuild("audit", TARGET, *CODE, "--notes")
@@ -82,7 +82,7 @@ def test_json_is_one_document_for_all_findings(folder: Path, imgbuild: Command) 
     assert [finding["evidence"]["subject"] for finding in errors] == ["vllm:Gone"]
 
 
-def test_check_that_is_not_requested_is_not_run(folder: Path, imgbuild: Command) -> None:
+def test_only_requested_checks_are_run(folder: Path, imgbuild: Command) -> None:
     Project(folder, BAD)
     done = imgbuild("audit", TARGET, "--select", "metadata")
     assert (done.status, done.stdout.count("\n")) == (0, 1)
@@ -91,7 +91,7 @@ def test_check_that_is_not_requested_is_not_run(folder: Path, imgbuild: Command)
     assert "weather" in refused.stderr
 
 
-def test_a_second_audit_reads_no_wheel(folder: Path, imgbuild: Command) -> None:
+def test_second_audit_reads_no_wheels(folder: Path, imgbuild: Command) -> None:
     project = Project(folder, BAD)
     first = imgbuild("audit", TARGET, *CODE)
     store = Store.open()

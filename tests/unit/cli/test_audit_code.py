@@ -1,4 +1,4 @@
-"""imgbuild audit --code and list --runs on a small project: output, formats, exit codes."""
+"""Tests `imgbuild audit --code` and `list --runs` on a small project."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_corrected_code_is_audited_again_and_passes(imgbuild: Command, tmp_path:
 
 
 @pytest.mark.parametrize("words", [("--json",), ("--output-format", "json")])
-def test_json_has_all_parts_of_a_finding(imgbuild: Command, words: tuple[str, ...]) -> None:
+def test_json_has_all_fields_of_a_finding(imgbuild: Command, words: tuple[str, ...]) -> None:
     answer = imgbuild("audit", TARGET, "--code", "train.py", *words)
     report: dict[str, Any] = json.loads(answer.stdout)[0]
     finding = report["findings"][0]
@@ -193,7 +193,9 @@ def test_sarif_is_valid_2_1_0_with_rules_of_results(imgbuild: Command) -> None:
     assert all("shortDescription" in rule for rule in run["tool"]["driver"]["rules"])
 
 
-def test_github_gets_a_workflow_command_for_each_finding(imgbuild: Command, tmp_path: Path) -> None:
+def test_github_format_has_a_workflow_command_for_each_finding(
+    imgbuild: Command, tmp_path: Path
+) -> None:
     (tmp_path / "a,b.py").write_text("from trl import Gone\n")
     words = ("--code", "train.py", "--code", "a,b.py", "--output-format", "github")
     lines = imgbuild("audit", TARGET, *words).stdout.splitlines()
@@ -217,7 +219,7 @@ def test_file_given_as_target_is_suggested_with_code_option(imgbuild: Command) -
     assert "imgbuild audit TARGET --code train.py" in answer.stderr
 
 
-def test_a_path_that_does_not_exist_is_an_error(imgbuild: Command) -> None:
+def test_missing_path_is_an_error(imgbuild: Command) -> None:
     answer = imgbuild("audit", TARGET, "--code", "gone.py")
     assert answer.status == 2
     assert "gone.py: no such file or folder" in answer.stderr
@@ -236,7 +238,7 @@ def test_fork_replaces_its_package_and_is_audited(imgbuild: Command, tmp_path: P
     assert imgbuild("audit", TARGET, "--replace", "verl=fork").status == 2
 
 
-def test_an_environment_and_code_are_compared(imgbuild: Command, tmp_path: Path) -> None:
+def test_code_is_audited_against_an_environment(imgbuild: Command, tmp_path: Path) -> None:
     site = tmp_path / "lib" / "python3.11" / "site-packages"
     info = site / "trl-1.0.dist-info"
     info.mkdir(parents=True)
@@ -250,9 +252,7 @@ def test_an_environment_and_code_are_compared(imgbuild: Command, tmp_path: Path)
     assert answer.stdout.startswith("train.py:2:17: IMG102 ")
 
 
-def test_list_shows_targets_that_run_code_and_errors_of_the_others(
-    imgbuild: Command, tmp_path: Path
-) -> None:
+def test_list_shows_which_targets_run_the_code(imgbuild: Command, tmp_path: Path) -> None:
     unknown = imgbuild("list", "--runs", "train.py", "--arch", "x86_64")
     assert unknown.stdout.splitlines() == [f"{TARGET}  unknown: trl was not read"]
     imgbuild("audit", TARGET, "--code", "train.py")
@@ -267,7 +267,9 @@ def test_list_shows_targets_that_run_code_and_errors_of_the_others(
     ]
 
 
-def test_code_whose_module_was_not_read_does_not_run(imgbuild: Command, tmp_path: Path) -> None:
+def test_code_that_imports_an_unread_module_has_an_unknown_result(
+    imgbuild: Command, tmp_path: Path
+) -> None:
     """The index of the wheel is cached, the module that the code imports is not."""
     (tmp_path / "other.py").write_text("import trl\n")
     (tmp_path / "grpo.py").write_text("from trl.grpo import GRPOConfig\nGRPOConfig(wrong=1)\n")
@@ -303,7 +305,7 @@ def project(
     return Command(monkeypatch, capsys)
 
 
-def test_audit_reads_the_code_of_a_project(project: Command) -> None:
+def test_audit_reads_code_of_the_project(project: Command) -> None:
     answer = project("audit", "--select", "imports", "--json")
     packages, code = json.loads(answer.stdout)
     assert answer.status == 4

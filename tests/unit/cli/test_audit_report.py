@@ -1,4 +1,4 @@
-"""Reports of audits as text."""
+"""Tests the text of audit reports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_findings_come_first_and_counts_last() -> None:
     assert output_lines[-1] == "pins x86_64: 3 errors, 0 warnings, 1 note"
 
 
-def test_notes_are_shown_where_requested() -> None:
+def test_notes_are_shown_on_request() -> None:
     assert "vllm:Corner" not in "\n".join(audit_lines([REPORT], notes=False))
     assert "note: trl 1.0 imports vllm:Corner" in "\n".join(audit_lines([REPORT], notes=True))
 

@@ -1,4 +1,4 @@
-"""`imgbuild cache`: the output of each verb, as text and as JSON."""
+"""Tests the output of each `imgbuild cache` command, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_list_shows_used_entries(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_prune_shrinks_the_cache_to_a_size() -> None:
+def test_prune_shrinks_the_cache_to_the_requested_size() -> None:
     value = answered("prune", "--max-size", "300")
     assert value["freed"] >= 1500
     assert value["left"] <= 300

@@ -1,4 +1,4 @@
-"""Without a matrix.yaml, verbs use the catalogue installed with imgbuild, and never write to it."""
+"""Tests that verbs use the installed catalogue without a matrix.yaml, and never write to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_targets_of_the_catalogue_are_shown(imgbuild: Command, tmp_path: Path) -
     assert (tmp_path / "context/Dockerfile").is_file()
 
 
-def test_requirements_are_known_without_network_and_cache(
+def test_requirements_are_read_without_network_and_cache(
     imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
@@ -117,7 +117,7 @@ CATALOGUE_VERBS = (
 
 
 @pytest.mark.parametrize("words", CATALOGUE_VERBS, ids=lambda words: words[0])
-def test_a_target_of_the_catalogue_can_be_named_in_a_project(
+def test_catalogue_target_can_be_used_in_a_project(
     imgbuild: Command, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     assert imgbuild("init").status == 0
@@ -127,16 +127,14 @@ def test_a_target_of_the_catalogue_can_be_named_in_a_project(
     assert inside.stdout == outside.stdout != ""
 
 
-def test_targets_of_the_catalogue_are_compared_in_a_project(imgbuild: Command) -> None:
+def test_catalogue_targets_can_be_compared_in_a_project(imgbuild: Command) -> None:
     assert imgbuild("init").status == 0
     done = imgbuild("diff", TARGET, "cu126-vllm")
     assert done.status == 0
     assert done.stdout.startswith(f"{TARGET} → cu126-vllm")
 
 
-def test_a_target_of_the_catalogue_is_not_locked_in_a_project(
-    imgbuild: Command, tmp_path: Path
-) -> None:
+def test_catalogue_target_cannot_be_locked_in_a_project(imgbuild: Command, tmp_path: Path) -> None:
     assert imgbuild("init").status == 0
     matrix_path = tmp_path / "matrix.yaml"
     done = imgbuild("lock", TARGET)

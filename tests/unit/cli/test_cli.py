@@ -1,4 +1,4 @@
-"""The whole command line: data on stdout, messages on stderr, a status for each error class."""
+"""Tests that commands write data to stdout and messages to stderr, and their exit statuses."""
 
 from __future__ import annotations
 
@@ -148,9 +148,7 @@ def test_missing_target_is_an_error(imgbuild: Command, verb: str) -> None:
 
 @pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize("verb", ["show", "digest", "build", "list"])
-def test_an_architecture_that_is_excluded_is_refused_with_its_reason(
-    imgbuild: Command, verb: str
-) -> None:
+def test_excluded_architecture_is_refused_with_its_reason(imgbuild: Command, verb: str) -> None:
     result = error(
         imgbuild, [verb, TARGET, "--arch", "aarch64"], 8, "no wheel for aarch64", UNLOCKED
     )

@@ -1,4 +1,4 @@
-"""`imgbuild cves` on a small project: its table, its exit status, accepted vulnerabilities."""
+"""Tests the table, exit status and accepted vulnerabilities of `imgbuild cves`."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_conflicting_options_are_refused(imgbuild: Command) -> None:
     ],
 )
 @pytest.mark.usefixtures("site")
-def test_entries_of_the_matrix_are_checked(
+def test_matrix_entries_are_checked(
     imgbuild: Command, folder: Path, entry: str, message: str
 ) -> None:
     path = folder / "matrix.yaml"

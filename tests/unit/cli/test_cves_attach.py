@@ -1,4 +1,4 @@
-"""`imgbuild cves --attach-to`: OpenVEX documents of images in a registry, signed and verified."""
+"""Tests that `imgbuild cves --attach-to` attaches, signs and verifies OpenVEX documents."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def attached(registry: Registry) -> list[dict[str, Any]]:
     return [json.loads(attachment.files[attach.FILE].data) for attachment in attachments]
 
 
-def test_the_document_is_attached_and_again_only_if_it_changed(registry, cves):
+def test_document_is_attached_again_only_if_it_changed(registry, cves):
     done = cves()
     assert done.status == AuditFailed.exit_code, done.stderr
     (document,) = attached(registry)
@@ -108,7 +108,7 @@ def test_the_document_is_attached_and_again_only_if_it_changed(registry, cves):
     assert registry.tags[NAME, TARGET] == digest
 
 
-def test_signed_documents_are_verified_and_unsigned_ones_do_not_count(
+def test_signed_documents_are_verified_and_unsigned_documents_are_ignored(
     registry, cves, key, monkeypatch, capsys
 ):
     assert cves("--sign-key", str(key), "--author", "team").status == AuditFailed.exit_code
@@ -174,7 +174,7 @@ def test_an_incorrect_signed_statement_fails(
     assert message in line
 
 
-def test_a_reference_that_is_not_a_repository_is_refused_first(registry, monkeypatch, capsys):
+def test_invalid_repository_is_refused_before_the_query(registry, monkeypatch, capsys):
     words = ("--attach-to", f"{registry.host}/{NAME}:tag", "--osv", "http://127.0.0.1:9")
     done = Command(monkeypatch, capsys)("cves", TARGET, *words)
     assert (done.status, "a repository is expected" in done.stderr) == (InputError.exit_code, True)

@@ -1,4 +1,4 @@
-"""Builds with a damaged cache, a damaged built image, and other images in its place."""
+"""Tests builds with a damaged cache, with a damaged built image, and with another image there."""
 
 from __future__ import annotations
 

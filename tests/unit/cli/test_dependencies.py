@@ -1,4 +1,4 @@
-"""`imgbuild why` and `imgbuild tree` in a small project whose wheels depend on each other."""
+"""Tests `imgbuild why` and `imgbuild tree` in a project whose wheels depend on each other."""
 
 from __future__ import annotations
 

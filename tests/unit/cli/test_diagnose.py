@@ -1,4 +1,4 @@
-"""`imgbuild diagnose` and `imgbuild explain`: output, JSON, exit statuses."""
+"""Tests the output, JSON and exit statuses of `imgbuild diagnose` and `imgbuild explain`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return Command(monkeypatch, capsys)
 
 
-def test_text_has_cause_lines_and_cure(command: Command, tmp_path: Path) -> None:
+def test_text_output_has_cause_log_lines_and_cure(command: Command, tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text(LOG)
     answer = command("diagnose", str(tmp_path / "run.log"))
     assert answer.status == 0
@@ -81,7 +81,7 @@ def test_explain_names_the_nearest_code(command: Command) -> None:
     assert "no finding has the code" in answer.stderr
 
 
-def test_a_pipe_is_read(command: Command, tmp_path: Path) -> None:
+def test_log_is_read_from_a_pipe(command: Command, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=(LOG,))

@@ -1,4 +1,4 @@
-"""A checkout of another author: its templates are limited and reported; texts are escaped."""
+"""Tests that templates of an untrusted checkout are limited, and that its texts are escaped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VERBS = (
 
 
 @pytest.mark.parametrize(("name", "words"), VERBS)
-def test_templates_of_checkout_are_named_and_run_no_code(
+def test_checkout_templates_are_named_and_run_no_code(
     name: str, words: tuple[str, ...], imgbuild: Command, sample: Sample
 ) -> None:
     local_template(name, EVIL)
@@ -51,7 +51,7 @@ def test_a_checkout_with_the_templates_of_imgbuild_is_not_named(
 
 
 @pytest.mark.parametrize("words", [("show", TARGET), ("list",), ("list", "--format", "markdown")])
-def test_a_text_with_control_characters_is_not_a_matrix(
+def test_matrix_with_control_characters_is_refused(
     words: tuple[str, ...], imgbuild: Command, sample: Sample
 ) -> None:
     text = sample.matrix.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""`init` in the folder of a project: files read, target chosen, output, refusals, files written."""
+"""Tests `init` in a project folder: files read and written, chosen target, output and errors."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_existing_files_are_not_changed(imgbuild: Command) -> None:
     assert Path("matrix.yaml").read_bytes() == matrix
 
 
-def test_different_version_makes_a_row_with_like(imgbuild: Command, index: LocalIndex) -> None:
+def test_different_version_creates_a_row_with_like(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("transformers", "4.52.3")
     require(MET.replace("4.51.3", "4.52.3"))
     done = imgbuild("init", "my-image")
@@ -165,9 +165,7 @@ def test_the_table_fits_80_columns(imgbuild: Command, index: LocalIndex) -> None
     assert max(map(len, _project_report.table([widest]))) <= 80
 
 
-def test_all_impossible_requirements_are_listed_at_once(
-    imgbuild: Command, index: LocalIndex
-) -> None:
+def test_all_impossible_requirements_are_listed(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("peft", "0.15.0")
     index.wheel("old", "1.0", tag=folder_index.OLD_PYTHON)
     index.add("nat", "nat-1.0.tar.gz", sdist_bytes("nat", "1.0", {"setup.py": b"ext_modules"}))
@@ -185,7 +183,7 @@ def test_all_impossible_requirements_are_listed_at_once(
     assert {path.name for path in Path().iterdir()} == {"requirements.txt"}
 
 
-def test_pins_that_contradict_each_other_are_named(imgbuild: Command, index: LocalIndex) -> None:
+def test_contradicting_pins_are_named(imgbuild: Command, index: LocalIndex) -> None:
     requires = ["transformers<4.50", 'peft>=0.15; extra == "lora"', "numpy"]
     index.wheel("trainer", "1.0", requires)
     index.wheel("transformers", "4.51.3")
@@ -240,7 +238,7 @@ def test_dependents_of_cuda_source_packages_are_named(imgbuild: Command, index: 
     assert needed in unwrapped(done.stderr)
 
 
-def test_nightly_build_is_reported_as_such(imgbuild: Command, index: LocalIndex) -> None:
+def test_nightly_build_is_named_in_the_error(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("vllm", "0.8.5")
     require("torch\nvllm==0.8.6.dev31+g1234567\n")
     done = imgbuild("init")
@@ -248,7 +246,7 @@ def test_nightly_build_is_reported_as_such(imgbuild: Command, index: LocalIndex)
     assert "it is a nightly build; require its wheel by URL" in unwrapped(done.stderr)
 
 
-def test_a_package_of_python_source_is_built(imgbuild: Command, index: LocalIndex) -> None:
+def test_pure_python_sdist_is_built(imgbuild: Command, index: LocalIndex) -> None:
     index.add("scorer", "scorer-1.0.tar.gz", sdist_bytes("scorer", "1.0", {"scorer.py": b""}))
     require(f"{MET}scorer\n")
     done = imgbuild("init")
@@ -257,9 +255,7 @@ def test_a_package_of_python_source_is_built(imgbuild: Command, index: LocalInde
     assert reason == "scorer 1.0 is published only as an sdist of Python code"
 
 
-def test_python_source_that_an_addition_requires_is_built(
-    imgbuild: Command, index: LocalIndex
-) -> None:
+def test_pure_python_sdist_of_a_dependency_is_built(imgbuild: Command, index: LocalIndex) -> None:
     def source(name: str, files: dict[str, bytes]) -> None:
         index.add(name, f"{name}-1.0.tar.gz", sdist_bytes(name, "1.0", files))
 
@@ -279,7 +275,7 @@ def test_python_source_that_an_addition_requires_is_built(
     assert set(sdists) == {"scorer", "counter", "words"}
 
 
-def test_a_target_is_not_extended_if_no_version_of_an_addition_fits_it(
+def test_target_without_a_compatible_version_of_an_addition_is_not_extended(
     imgbuild: Command, index: LocalIndex
 ) -> None:
     index.wheel("painter", "1.0")
@@ -292,7 +288,7 @@ def test_a_target_is_not_extended_if_no_version_of_an_addition_fits_it(
     assert "-> >=5 (painter 2.1)" in done.stdout
 
 
-def test_a_target_is_extended_if_an_older_version_of_an_addition_fits_it(
+def test_target_compatible_with_an_older_addition_is_extended(
     imgbuild: Command, index: LocalIndex
 ) -> None:
     index.wheel("painter", "2.0", ["transformers>=4.40"])
@@ -316,7 +312,7 @@ def test_pin_is_changed_only_on_request(imgbuild: Command, index: LocalIndex) ->
     assert index.published == []
 
 
-def test_requested_target_is_used(imgbuild: Command) -> None:
+def test_requested_target_is_extended(imgbuild: Command) -> None:
     require("torch\n")
     assert imgbuild("init", "--target", "cu126-vllm").status == 0
     assert row()["extends"] == "cu126-vllm"
@@ -367,7 +363,7 @@ def test_extended_target_does_not_change(imgbuild: Command, index: LocalIndex) -
         (["--driver", "580", "--gpu", "sm_121"], "1"),
     ],
 )
-def test_only_targets_for_described_machine_are_used(
+def test_only_targets_for_the_described_machine_are_considered(
     imgbuild: Command, options: list[str], cuda: str
 ) -> None:
     require("torch\n")
@@ -392,7 +388,9 @@ def test_only_targets_for_described_machine_are_used(
         (["Name"], 2, "invalid name for an image: Name"),
     ],
 )
-def test_option_errors(imgbuild: Command, options: list[str], status: int, message: str) -> None:
+def test_invalid_options_are_refused(
+    imgbuild: Command, options: list[str], status: int, message: str
+) -> None:
     require("torch\n")
     done = imgbuild("init", *options)
     assert done.status == status
@@ -438,7 +436,7 @@ def test_incompatible_python_is_reported_immediately(imgbuild: Command, index: L
     assert "like" in row()
 
 
-def test_files_of_another_folder_are_copied(imgbuild: Command, tmp_path: Path) -> None:
+def test_project_files_in_another_folder_are_copied(imgbuild: Command, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other/requirements.txt").write_text(f"{MET}-c bounds.txt\n")
     (tmp_path / "other/bounds.txt").write_text("numpy<3\n")
@@ -500,7 +498,7 @@ def test_project_with_alternative_files_is_refused(
         ("Makefile", "VENV = .venv\nsetup:\n\t@pip install torch==2.6.0\n"),
     ],
 )
-def test_only_install_file_of_folder_is_read(imgbuild: Command, file: str, text: str) -> None:
+def test_only_the_install_file_of_a_folder_is_read(imgbuild: Command, file: str, text: str) -> None:
     Path(file).parent.mkdir(exist_ok=True)
     require(text, file)
     done = imgbuild("init")
@@ -543,7 +541,7 @@ def test_pipenv_files_are_reported_and_nothing_is_written(imgbuild: Command) -> 
     assert "Pipfile: pipenv files are not supported" in unwrapped(refused.stderr)
 
 
-def test_extras_and_groups_that_can_still_be_chosen_are_named(imgbuild: Command) -> None:
+def test_extras_and_groups_that_are_not_selected_are_named(imgbuild: Command) -> None:
     require(
         '[project]\nname = "x"\nversion = "1"\n[project.optional-dependencies]\nfast = ["vllm"]\n'
         'Slow_Too = ["trl"]\n[dependency-groups]\ntrain = ["trl"]\n',
@@ -558,7 +556,7 @@ def test_extras_and_groups_that_can_still_be_chosen_are_named(imgbuild: Command)
     assert "--group takes" not in shown
 
 
-def test_packages_of_a_folder_of_wheels_are_assigned_to_it(imgbuild: Command) -> None:
+def test_packages_in_a_wheel_folder_are_assigned_to_that_folder(imgbuild: Command) -> None:
     wheels = LocalIndex()
     wheels.wheel("team-rewards", "1.4", ["team-base"])
     wheels.wheel("team-base", "2.0")
@@ -579,7 +577,7 @@ def test_packages_of_a_folder_of_wheels_are_assigned_to_it(imgbuild: Command) ->
     )
 
 
-def test_outputs_are_in_the_folder_of_imgbuild(imgbuild: Command) -> None:
+def test_outputs_are_written_to_the_imgbuild_folder(imgbuild: Command) -> None:
     require(MET)
     assert imgbuild("init").status == 0
     done = imgbuild("run", "--", "python", "train.py")
@@ -588,7 +586,7 @@ def test_outputs_are_in_the_folder_of_imgbuild(imgbuild: Command) -> None:
     assert "imgbuild lock project" in done.stderr
 
 
-def test_several_targets_are_listed_where_one_is_needed(imgbuild: Command) -> None:
+def test_commands_for_one_target_list_the_targets_of_the_project(imgbuild: Command) -> None:
     require(MET)
     assert imgbuild("init").status == 0
     text = Path("matrix.yaml").read_text()

@@ -1,4 +1,4 @@
-"""Links, pipes and devices in a checkout: verbs change nothing outside of the project.
+"""Tests that links, pipes and devices in a checkout cause no change outside of the project.
 
 Each of them replaces a folder or file that a verb writes, at every depth of its path.
 """
@@ -98,7 +98,7 @@ def test_user_given_path_may_contain_links(
 
 
 @pytest.mark.parametrize("verb", ["push", "run"])
-def test_the_image_that_was_built_is_not_read_through_a_link(
+def test_built_image_is_not_read_through_a_link(
     imgbuild: Command, sample: Sample, tmp_path: Path, verb: str
 ) -> None:
     linked(sample.folder / "build", outside(tmp_path))

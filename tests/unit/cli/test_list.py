@@ -1,4 +1,4 @@
-"""The verb `list`."""
+"""Tests `imgbuild list`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_order_by_size_begins_with_the_smallest_image() -> None:
     assert re.search(r"  [3-6]\.\d GB  locked  ", done.stdout)
 
 
-def test_an_extra_needs_its_packages_in_the_image() -> None:
+def test_image_without_requirements_of_an_extra_is_not_listed() -> None:
     """Ray is in both images; what ray[default] requires, only in the first."""
     names = ("cu124-vllm0.8.5", "cu124-vllm", "--json", "--matrix", str(ROOT / "matrix.yaml"))
     for package, expected in (
@@ -108,7 +108,7 @@ def _names(*words: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("retired")
-def test_a_retired_target_is_listed_last_and_only_if_requested() -> None:
+def test_retired_target_is_listed_last_and_only_on_request() -> None:
     assert _names("--json") == ["cu124-vllm"]
     assert _names("--json", "--all") == ["cu124-vllm", "cu124-old"]
     assert _names("--json", "cu124-old") == ["cu124-old"]
@@ -124,7 +124,7 @@ def test_filter_excludes_and_counts_retired_targets() -> None:
     assert "retired: 1, listed by: imgbuild list --all" in CliRunner().invoke(app, ["list"]).stderr
 
 
-def test_retired_targets_that_no_filter_excludes_are_counted(retired: Path) -> None:
+def test_only_retired_targets_that_match_the_filters_are_counted(retired: Path) -> None:
     matrix = retired / "matrix.yaml"
     old, line, current = matrix.read_text(encoding="utf-8").partition("  cu124-vllm:\n")
     older = old.replace('vllm: "0.8.5.post1"', 'vllm: "0.8.4"')

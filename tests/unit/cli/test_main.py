@@ -1,4 +1,4 @@
-"""What errors look like: problems of files with carets below the place, and the likely cause."""
+"""Tests that errors mark the line and place of a problem and print the likely cause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def problem(source: str, value: str | None, marked_text: str) -> Problem:
     )
 
 
-def test_carets_mark_the_value() -> None:
+def test_carets_mark_the_invalid_value() -> None:
     assert excerpt(problem("    pinns:", "pinns", "pinns")) == [
         "   |",
         "12 |     pinns:",
@@ -40,14 +40,14 @@ def test_single_caret_marks_derived_value() -> None:
     ]
 
 
-def test_tabs_and_control_characters_keep_the_column() -> None:
+def test_carets_stay_aligned_with_tabs_and_control_characters() -> None:
     assert excerpt(problem("\ta\x1b: b", "b", "b"))[1:] == [
         "12 | \ta\\x1b: b",
         "   | \t       ^",
     ]
 
 
-def test_a_long_line_is_cut_around_the_place() -> None:
+def test_long_line_is_cut_around_the_error() -> None:
     source = "row: {" + "x" * 300 + ", wrong: 1, " + "y" * 300 + "}"
     _, line, carets = excerpt(problem(source, "wrong", "wrong"))
     assert line[carets.index("^") : carets.rindex("^") + 1] == "wrong"

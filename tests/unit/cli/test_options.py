@@ -1,4 +1,4 @@
-"""An option has one name, one definition and one meaning in all verbs."""
+"""Tests that an option has one name, one definition and one meaning in all verbs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_missing_value_error_refers_to_help(
 
 
 @each_row("verb", VERBS)
-def test_error_of_a_misspelt_choice_lists_choices_and_suggests_one(
+def test_misspelt_choice_error_lists_choices_and_suggests_the_nearest(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for option in VERBS[verb].params:
@@ -83,7 +83,7 @@ def test_error_of_a_misspelt_choice_lists_choices_and_suggests_one(
             assert f"Did you mean {choice}?" in text
 
 
-def test_the_help_of_through_names_the_accepted_values() -> None:
+def test_help_of_through_option_lists_accepted_values() -> None:
     for name, option in _options()["--through"]:
         if name.startswith("ci "):
             continue
@@ -110,7 +110,7 @@ def test_a_second_definition_is_refused() -> None:
         Definition("--json", "Something else.")
 
 
-def test_groups_become_options_of_a_verb() -> None:
+def test_option_groups_become_options_of_a_verb() -> None:
     seen: list[object] = []
 
     @verb
@@ -205,7 +205,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
         (["rollout", "--unknown", "ls"], 2),
     ],
 )
-def test_the_command_of_run_begins_after_the_target(words: list[str], place: int | None) -> None:
+def test_run_command_begins_after_the_target(words: list[str], place: int | None) -> None:
     assert _help.command_place(VERBS["run"].params, words) == place
 
 
@@ -213,7 +213,7 @@ RUN = ("run", "--through", "root", "--dry-run")
 
 
 @pytest.mark.parametrize("words", [RUN, ("slurm",)])
-def test_one_target_is_positional_or_an_option(
+def test_target_is_accepted_as_argument_or_option(
     words: tuple[str, ...], imgbuild: Command, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(sample.folder))  # a missing folder is reported once a day
@@ -225,5 +225,5 @@ def test_one_target_is_positional_or_an_option(
     assert sample.matrix.is_file()
 
 
-def test_gpus_are_a_number_or_all(imgbuild: Command) -> None:
+def test_gpus_option_accepts_a_number_or_all(imgbuild: Command) -> None:
     assert "not a number of GPUs" in imgbuild("run", TARGET, "--gpus", "some").stderr

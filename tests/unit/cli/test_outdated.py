@@ -1,4 +1,4 @@
-"""`outdated`: requirements files in this process, and its table."""
+"""Tests `imgbuild outdated` with requirements files, and its table."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rows(imgbuild: Command, *arguments: str) -> dict[str, dict[str, object]]:
     return {row["package"]: row for row in report["packages"]}
 
 
-def test_all_lines_of_one_package_count(imgbuild: Command) -> None:
+def test_all_requirement_lines_of_a_package_apply(imgbuild: Command) -> None:
     Path("requirements.txt").write_text(
         "torch>=2.5\nengine==1.0\ntorch<2.7  # twice\ntorch!=2.6.1\ntorch<2; python_version < '3'\n"
     )
@@ -61,7 +61,7 @@ def test_all_lines_of_one_package_count(imgbuild: Command) -> None:
     assert packages["engine"]["moves"] == ["torch"]
 
 
-def test_pins_block_each_other(imgbuild: Command) -> None:
+def test_pins_that_block_each_other_are_reported(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("torch==2.6.0\nengine==1.0\narm==1.0\nold\nnosuch==1\n")
     packages = rows(imgbuild, "-r", "requirements.txt", "--arch", "x86_64")
     assert packages["engine"]["reasons"] == ["3.0 requires torch==2.8.0, not 2.6.0"]

@@ -1,4 +1,4 @@
-"""Tables and lines on a terminal and in a pipe."""
+"""Tests tables and lines on a terminal and in a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference and docs/images match the code, and every option is explained."""
+"""Tests that docs/reference and docs/images match the code, and that every option is explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mirror` on the command line: settings, output, and refusals."""
+"""Tests the settings, output and errors of `mirror` on the command line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def registry() -> Iterator[Registry]:
         yield server
 
 
-def test_use_writes_project_setting(sample, command):
+def test_use_command_writes_the_project_setting(sample, command):
     answer = command("registry", "mirror", "use", PLACE)
     assert answer.status == 0
     assert answer.stdout.strip() == str(sample.folder / "mirror.json")

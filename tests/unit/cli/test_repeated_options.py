@@ -1,4 +1,4 @@
-"""A repeated option has both values, or is refused; a setting has the last value."""
+"""Tests that a repeated option keeps all values or is refused; a setting uses the last value."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_last_value_of_setting_applies() -> None:
     assert _parsed("lock", "-j3", "--jobs=2")["jobs"] == 2
 
 
-def test_both_values_and_the_remedy_are_named(
+def test_error_names_both_values_and_the_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     imgbuild = Command(monkeypatch, capsys)
@@ -109,7 +109,7 @@ def test_words_of_user_command_are_not_options() -> None:
     assert _parsed("run", "x", "prog", "--layout", "1", "--layout", "2")["name"] == "x"
 
 
-def test_definition_declares_whether_the_last_value_is_used() -> None:
+def test_definition_marks_settings_whose_last_value_applies() -> None:
     assert "--first-of-a-test" not in SETTINGS
     Definition("--first-of-a-test", "Names a file.")
     Definition("--second-of-a-test", "A number.", setting=True)

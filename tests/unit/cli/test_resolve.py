@@ -1,4 +1,4 @@
-"""`imgbuild resolve`: invalid arguments are reported before anything is looked up."""
+"""Tests that `imgbuild resolve` reports invalid arguments before any lookup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The container request for the options of `imgbuild run`."""
+"""Tests the container request for the options of `imgbuild run`."""
 
 from __future__ import annotations
 

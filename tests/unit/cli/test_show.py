@@ -1,4 +1,4 @@
-"""`imgbuild show` and the narrow table of `imgbuild list`: their output, within 80 columns."""
+"""Tests that the output of `imgbuild show` and `imgbuild list` is correct and fits 80 columns."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_unwritable_output_file_is_refused_early(imgbuild: Command, words: list[
     assert hint.startswith("hint: choose another ")
 
 
-def test_packages_are_those_of_the_lock(imgbuild: Command, sample: Sample) -> None:
+def test_package_list_matches_the_lock(imgbuild: Command, sample: Sample) -> None:
     locked = sample.lock.arch[Arch.X86_64]
     done = imgbuild("show", TARGET, "--packages")
     rows = [tuple(line.split()) for line in done.stdout.splitlines()[1:]]
@@ -130,7 +130,7 @@ def test_packages_that_are_built_from_sdists_are_listed(imgbuild: Command) -> No
     assert f"{len(resolution.versions)} wheels" in done.stderr
 
 
-def test_a_guide_is_the_readme_and_data_of_the_catalogue(imgbuild: Command, sample: Sample) -> None:
+def test_guide_has_the_readme_and_catalogue_data(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("show", TARGET, "--guide")
     assert done.status == 0
     readme = readme_of(
@@ -161,7 +161,7 @@ def test_guide_of_image_without_user_packages_has_no_pip(imgbuild: Command) -> N
 
 
 @pytest.mark.parametrize("part", [(), ("--guide",)])
-def test_gpus_supported_by_ptx_are_listed(imgbuild: Command, part: tuple[str, ...]) -> None:
+def test_gpus_supported_through_ptx_are_listed(imgbuild: Command, part: tuple[str, ...]) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"), "--arch", "x86_64")
     text = " ".join(imgbuild("show", "cu130-vllm", *part, *matrix_options).stdout.split())
     lock = lock_file.read_lock(ROOT / "images", "cu130-vllm")
@@ -173,7 +173,7 @@ def test_gpus_supported_by_ptx_are_listed(imgbuild: Command, part: tuple[str, ..
     assert "compute capability 7.5, 8.0, 8.6, 8.9, 9.0, 10.0" in text
 
 
-def test_notes_of_tests_are_distinct_messages() -> None:
+def test_equal_test_notes_are_shown_once() -> None:
     lines = [
         "(pid=1759) WARNING:2026-11-25 12:38:33,554:No accelerator. Falling back to 'nvidia'.",
         "WARNING:2026-11-25 12:38:11,079:No accelerator. Falling back to 'nvidia'.",
@@ -216,14 +216,14 @@ def test_requirements_of_target_are_shown_once(imgbuild: Command) -> None:
 
 
 @pytest.mark.usefixtures("sample")
-def test_one_part_is_shown_at_a_time(imgbuild: Command) -> None:
+def test_options_for_different_parts_cannot_be_combined(imgbuild: Command) -> None:
     done = imgbuild("show", TARGET, "--layers", "--variables")
     assert (done.status, "--layers and --variables cannot be combined" in done.stderr) == (2, True)
     done = imgbuild("show", TARGET, "--output", "x")
     assert (done.status, "--output requires --sbom" in done.stderr) == (2, True)
 
 
-def test_pages_and_the_list_of_this_repository_fit_80_columns(imgbuild: Command) -> None:
+def test_pages_and_list_of_this_repository_fit_80_columns(imgbuild: Command) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     pages = imgbuild("show", "--all", *matrix_options).stdout.splitlines()
     assert len(pages) > 200
@@ -275,7 +275,7 @@ def test_the_list_uses_the_width_of_the_terminal(
     assert any(row.endswith(" H200") for row in rows) == (not month)
 
 
-def test_all_columns_are_paragraphs_on_a_narrow_terminal(
+def test_columns_become_paragraphs_on_a_narrow_terminal(
     imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("list", "--wide", "--matrix", str(ROOT / "matrix.yaml"))
@@ -410,7 +410,7 @@ def test_a_misspelt_target_has_three_suggestions_at_most(imgbuild: Command) -> N
 
 
 @pytest.mark.usefixtures("sample")
-def test_two_targets_are_side_by_side(imgbuild: Command) -> None:
+def test_two_targets_are_shown_side_by_side(imgbuild: Command) -> None:
     done = imgbuild("show", TARGET, UNLOCKED)
     head, *rows = done.stdout.splitlines()
     assert head.split() == [TARGET, UNLOCKED]
@@ -424,7 +424,7 @@ def test_two_targets_are_side_by_side(imgbuild: Command) -> None:
     assert [each["row"]["target"] for each in both] == [TARGET, UNLOCKED]
 
 
-def test_tests_are_a_table_of_cases_by_gpu(imgbuild: Command, sample: Sample) -> None:
+def test_tests_are_shown_as_a_table_of_cases_by_gpu(imgbuild: Command, sample: Sample) -> None:
     none = imgbuild("show", TARGET, "--tests")
     assert none.stdout.splitlines()[-1] == "no test record for this digest"
     smoke_records.answer_file(sample, smoke_records.PASSED, smoke_records.FAILED)
@@ -447,7 +447,7 @@ def test_tests_are_a_table_of_cases_by_gpu(imgbuild: Command, sample: Sample) ->
     assert [run["tier"] for run in answer["runs"]] == ["cpu", "gpu"]
 
 
-def test_layers_are_bars_on_terminal_and_a_table_otherwise(
+def test_layers_are_shown_as_bars_on_a_terminal_and_as_a_table_otherwise(
     imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("show", "cu124-vllm", "--layers", "--matrix", str(ROOT / "matrix.yaml"))

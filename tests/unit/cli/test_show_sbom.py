@@ -1,4 +1,4 @@
-"""`imgbuild show --sbom`: where it writes documents, and its messages about them."""
+"""Tests where `imgbuild show --sbom` writes documents, and its messages about them."""
 
 from __future__ import annotations
 

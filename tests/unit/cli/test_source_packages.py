@@ -1,4 +1,4 @@
-"""CUDA source packages in `add` and `lock`: compatible wheels, dependents, alternatives."""
+"""Tests the advice of `add` and `lock` on packages with CUDA source."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def imgbuild(
     return command
 
 
-def test_lock_lists_packages_of_cuda_source_with_all_other_causes(imgbuild: Command) -> None:
+def test_lock_lists_packages_with_cuda_source_with_all_other_causes(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("torch\nflash-attn\nkernels-x\nscorer\nfast\nnosuch\n")
     refused = imgbuild("lock")
     assert refused.status == 8
@@ -56,7 +56,7 @@ def test_lock_lists_packages_of_cuda_source_with_all_other_causes(imgbuild: Comm
     assert "requirements.txt:6: nosuch: the index has no such package" in message
 
 
-def test_add_gives_the_same_advice(imgbuild: Command) -> None:
+def test_add_command_gives_the_same_advice(imgbuild: Command) -> None:
     before = Path("matrix.yaml").read_text()
     refused = imgbuild("add", "flash-attn", "nosuch")
     assert refused.status == 8

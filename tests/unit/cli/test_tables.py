@@ -1,4 +1,4 @@
-"""The output of verbs on a terminal of 80 columns."""
+"""Tests the output of verbs on a terminal of 80 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of all verbs: --json, -q, -v, and help with an example that can be typed."""
+"""Tests that every verb has the shared options, and help with an example that can be typed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild sign` and `verify` on the command line: exit statuses, lines, JSON, refusals."""
+"""Tests the exit statuses, output and errors of `imgbuild sign` and `imgbuild verify`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ref(place: Place) -> str:
     return str(place.reference(BOTH))
 
 
-def test_signatures_of_sign_are_verified_anywhere(place, imgbuild, pair, tmp_path, monkeypatch):
+def test_signatures_are_verified_in_any_folder(place, imgbuild, pair, tmp_path, monkeypatch):
     signed = imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0], "--json")
     assert len(json_of(signed)) == 3  # the index and two manifests
     away = tmp_path / "away"
@@ -116,7 +116,7 @@ def test_image_that_differs_from_lock_is_not_signed(place, imgbuild, pair, words
 
 
 @pytest.mark.parametrize("lock", ["attached", "none"])
-def test_only_digest_is_signed_without_own_lock(signed, place, imgbuild, pair, lock):
+def test_only_the_digest_is_signed_without_a_local_lock(signed, place, imgbuild, pair, lock):
     if lock == "none":
         signed.remove(bundle.ARTIFACT_TYPE, signed.top)
     answer = imgbuild("sign", ref(place), "--sign-key", pair[0], "--json")
@@ -147,7 +147,9 @@ def forge(signed: Sample) -> None:
 
 
 @pytest.mark.parametrize("lock", ["target", "file", "none"])
-def test_provenance_of_others_is_never_signed(signed, place, imgbuild, pair, tmp_path, lock):
+def test_provenance_of_another_builder_is_never_signed(
+    signed, place, imgbuild, pair, tmp_path, lock
+):
     forge(signed)
     project_lock = expected_lock.of_project(place.work().project, BOTH)
     words = {"target": ("--target", BOTH), "file": ("--lock", str(tmp_path / "own")), "none": ()}
@@ -172,7 +174,7 @@ def test_provenance_of_others_is_never_signed(signed, place, imgbuild, pair, tmp
     assert answer.status == (0 if words[lock] else 9), answer.stdout
 
 
-def test_own_lock_is_given_by_target_or_file(place, imgbuild, tmp_path, monkeypatch):
+def test_expected_lock_is_given_by_target_or_file(place, imgbuild, tmp_path, monkeypatch):
     verification = imgbuild("verify", ref(place), "--target", BOTH, "--json")
     assert (verification.status, outcomes(verification)["lock"]) == (0, "passed")
     folder = tmp_path / "pulled"
@@ -244,7 +246,7 @@ def test_a_tag_that_was_moved_to_another_target_is_reported(place, imgbuild, pai
     assert "name" not in outcomes(verification)
 
 
-def test_requested_checks_that_a_layout_does_not_allow_fail(place, imgbuild, pair, tmp_path):
+def test_checks_that_a_layout_does_not_allow_fail_if_requested(place, imgbuild, pair, tmp_path):
     plan, out = place.both(), tmp_path / "layout"
     build_layout(place, plan, out)
     words = ("verify", str(out), "--target", BOTH, "--json")

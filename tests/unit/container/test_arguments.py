@@ -1,4 +1,4 @@
-"""Command lines of each engine for a request."""
+"""Tests the command line of each engine for a container request."""
 
 from __future__ import annotations
 

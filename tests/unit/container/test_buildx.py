@@ -1,4 +1,4 @@
-"""buildx: the command, and the class and remedy of its errors."""
+"""Tests the buildx command, and the class and remedy of its errors."""
 
 from __future__ import annotations
 

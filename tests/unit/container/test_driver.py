@@ -1,4 +1,4 @@
-"""The GPUs of a machine and its driver's libraries."""
+"""Tests finding the GPUs of a machine and the libraries of its driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables whose value is a path: the table, and values in a container."""
+"""Tests how variables whose value is a path are mounted in a container."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def place(folder: Path, row: PathVariables) -> tuple[Path, Path]:
     return value, folder if row.holds == "new file" else value
 
 
-def test_each_path_variable_is_in_one_row() -> None:
+def test_each_path_variable_is_in_one_row_of_the_table() -> None:
     assert len(NAMES) == len(set(NAMES)) > 60
 
 
@@ -149,7 +149,7 @@ def test_relative_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.Mo
         ("sqlite:///db", None), ("file:./runs", None), ("databricks://x", None),
     ],
 )  # fmt: skip
-def test_url_of_local_folder_is_mounted_and_others_pass_unchanged(
+def test_file_urls_are_mounted_and_other_urls_pass_unchanged(
     value: str, folder: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(path_variables, "_exists", lambda _: True)

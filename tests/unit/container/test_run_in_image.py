@@ -1,4 +1,4 @@
-"""The configuration of an image for running a command."""
+"""Tests the configuration of an image for running a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of the sandbox, before anything is started."""
+"""Tests that the arguments of the sandbox are checked before it starts."""
 
 from __future__ import annotations
 

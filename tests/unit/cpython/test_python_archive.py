@@ -1,4 +1,4 @@
-"""Archives of a standalone Python: extracted values, layer members, rejected archives."""
+"""Tests reading archives of a standalone Python, and which archives are refused."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_modes_owners_and_times_are_constant(tmp_path):
     assert layer(tmp_path, entries)["lib/python3.12/os.py"].mode == 0o644
 
 
-def test_texts_contain_image_folder(tmp_path):
+def test_text_files_contain_the_image_folder(tmp_path):
     members = layer(tmp_path, sample())
     assert text(members["lib/pkgconfig/python3.pc"]).startswith("prefix=/opt/python\n")
     assert text(members["bin/python3.12-config"]).endswith("prefix=/opt/python\n")
@@ -159,7 +159,7 @@ def test_other_release_or_architecture_is_refused(tmp_path):
         described(tmp_path, entries)
 
 
-def test_archive_of_other_release_names_the_one_it_has(tmp_path):
+def test_error_for_archive_of_another_release_names_its_release(tmp_path):
     with pytest.raises(IntegrityError, match=r"has Python 3\.10, not 3\.12$") as caught:
         described(tmp_path, sample("3.10", "3.10.13"))
     assert "correct `version` or `archives` of the base" in str(caught.value.hint)

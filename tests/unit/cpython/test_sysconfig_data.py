@@ -1,4 +1,4 @@
-"""`_sysconfigdata_*.py` of standalone builds: both of its forms, and replaced values."""
+"""Tests the values that are replaced in both forms of `_sysconfigdata_*.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expiry dates of accepted vulnerabilities."""
+"""Tests expiry dates of accepted vulnerabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The packages of a lock by their names in advisories."""
+"""Tests that packages of a lock have the names that advisories use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server with the OSV API: queries, pages, the cache, and invalid responses."""
+"""Tests queries, pages, the cache and invalid responses of a server with the OSV API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OSV records: severity for a package, IDs, and text."""
+"""Tests reading the severity, IDs and text of OSV records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of osv-scanner, grype and trivy."""
+"""Tests reading reports of osv-scanner, grype and trivy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CVSS scores of the examples in its specifications, and terms of advisories."""
+"""Tests CVSS scores with the examples of the specifications, and terms of advisories."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def authority(name: str) -> bytes:
     return certificate_authority.cert_pem.bytes()
 
 
-def test_certificate_bundle_links_and_list() -> None:
+def test_certificate_bundle_links_and_list_are_created() -> None:
     tree = DebTree()
     other = authority("Any")
     put(tree, "B (old),_Root.crt", ROOT_X2.strip().encode())  # no newline at the end

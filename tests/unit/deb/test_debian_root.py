@@ -130,7 +130,7 @@ def root_members(packages: Packages, tmp_path: Path) -> dict[str, Member]:
     return {member.path: member for member in members}
 
 
-def test_simple_effects_are_applied(root_members: dict[str, Member]) -> None:
+def test_simple_effects_of_maintainer_scripts_are_applied(root_members: dict[str, Member]) -> None:
     mail = root_members["var/mail"]
     assert (mail.kind, mail.mode, mail.gid) == (MemberKind.FOLDER, 0o2775, 8)
     assert text(root_members["etc/timezone"]) == "Etc/UTC\n"

@@ -34,7 +34,7 @@ def test_equal_spellings_of_a_debian_version_are_equal(left: str, right: str) ->
 
 
 @given(VERSIONS, VERSIONS)
-def test_comparison_is_antisymmetric(left: str, right: str) -> None:
+def test_debian_version_comparison_is_antisymmetric(left: str, right: str) -> None:
     assert compare(left, right) == -compare(right, left)
 
 

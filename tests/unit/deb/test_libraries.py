@@ -74,7 +74,7 @@ def test_library_names_are_in_glibc_order(low: str, high: str) -> None:
 
 
 @given(st.text("ab.0129", max_size=8), st.text("ab.0129", max_size=8))
-def test_comparison_is_antisymmetric(left: str, right: str) -> None:
+def test_library_name_comparison_is_antisymmetric(left: str, right: str) -> None:
     forward, other = compare(left, right), compare(right, left)
     assert (forward > 0) == (other < 0)
     assert (forward == 0) == (other == 0)

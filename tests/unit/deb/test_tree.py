@@ -108,7 +108,7 @@ def test_links_are_followed_inside_root() -> None:
         tree.read("etc/loop")
 
 
-def test_below_lists_only_one_folder() -> None:
+def test_below_method_lists_only_one_folder() -> None:
     tree = DebTree()
     for path in ("lib/b", "lib/a", "lib/c/d", "libx"):
         tree.add(file(path), "demo")

@@ -1,4 +1,4 @@
-"""Calls and attributes that the package of another version does not have."""
+"""Tests explanations of calls and attributes that the package lacks in this version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def first(*frames: tuple[str, str], error: str) -> LogFinding:
     return diagnose(io.BytesIO(text.encode()), "log").findings[0]
 
 
-def test_a_function_of_a_known_package() -> None:
+def test_argument_rejected_by_a_function_of_another_package_is_explained() -> None:
     finding = first(
         ("trl/trainer/sft_trainer.py", "model = get_peft_model(model, rows=4)"),
         error="TypeError: get_peft_model() got an unexpected keyword argument 'rows'",
@@ -26,7 +26,7 @@ def test_a_function_of_a_known_package() -> None:
     assert "which trl passes to it" in finding.cause
 
 
-def test_a_method_that_a_package_has_another_call() -> None:
+def test_method_called_through_another_package_is_explained() -> None:
     finding = first(
         ("openrlhf/trainer/ray/engine.py", "self.llm.collective_rpc('reload_rows')"),
         ("vllm/utils.py", "return func(*args, **kwargs)"),
@@ -36,7 +36,7 @@ def test_a_method_that_a_package_has_another_call() -> None:
     assert "pip install -U openrlhf vllm" in finding.cure
 
 
-def test_an_attribute_of_a_class_that_a_package_imports() -> None:
+def test_attribute_missing_in_an_imported_class_is_explained() -> None:
     finding = first(
         ("acme/core.py", "if kind == PumpKind.double_pump:"),
         error="AttributeError: type object 'PumpKind' has no attribute 'double_pump'",
@@ -45,7 +45,7 @@ def test_an_attribute_of_a_class_that_a_package_imports() -> None:
     assert finding.cure.startswith("pip install -U acme")
 
 
-def test_an_attribute_of_a_layer_of_an_engine() -> None:
+def test_attribute_missing_in_an_engine_layer_is_explained() -> None:
     finding = first(
         ("vllm/model_executor/layers/fp8.py", "scale=layer.pump_scale,"),
         error="AttributeError: 'RowParallelLinear' object has no attribute 'pump_scale'",
@@ -53,7 +53,7 @@ def test_an_attribute_of_a_layer_of_an_engine() -> None:
     assert "does not support the model, its quantization or an option" in finding.cause
 
 
-def test_a_method_of_a_models_class_that_transformers_calls() -> None:
+def test_model_method_that_rejects_an_argument_of_transformers_is_explained() -> None:
     finding = first(
         ("transformers/modeling_utils.py", "self.tie_weights(rows=False)"),
         error="TypeError: AcmeForCausalLM.tie_weights() got an unexpected keyword argument 'rows'",
@@ -61,7 +61,7 @@ def test_a_method_of_a_models_class_that_transformers_calls() -> None:
     assert "was written for another transformers" in finding.cause
 
 
-def test_a_method_of_the_package_itself() -> None:
+def test_argument_rejected_by_a_method_of_the_same_package_is_explained() -> None:
     finding = first(
         ("acme/core.py", "return self.to_rows(width=4)"),
         error="TypeError: PumpStack.to_rows() got an unexpected keyword argument 'width'",
@@ -69,7 +69,7 @@ def test_a_method_of_the_package_itself() -> None:
     assert "a fault of this release if PumpStack is a class of acme" in finding.cause
 
 
-def test_a_name_that_a_release_added() -> None:
+def test_cure_for_an_undefined_name_is_the_release_that_added_it() -> None:
     finding = first(
         ("transformers/training_args.py", 'field: "ParallelismConfig" = None'),
         error="NameError: name 'ParallelismConfig' is not defined. Did you mean: 'parallelism_rows'"
@@ -78,7 +78,7 @@ def test_a_name_that_a_release_added() -> None:
     assert finding.cure == "pip install 'accelerate>=1.10.0'"
 
 
-def test_code_that_is_executed_from_a_text() -> None:
+def test_undefined_name_in_generated_code_is_explained() -> None:
     text = (
         "Traceback (most recent call last):\n"
         f'  File "{SITE}/unsloth/models/_utils.py", line 460, in <module>\n'
@@ -90,7 +90,7 @@ def test_code_that_is_executed_from_a_text() -> None:
     assert finding.cause.startswith("the code of unsloth uses PreTrainedConfig of transformers")
 
 
-def test_a_function_of_the_driver() -> None:
+def test_missing_driver_function_is_explained() -> None:
     finding = first(
         ("acme/core.py", "import acme._C"),
         error=f"ImportError: {SITE}/acme/_C.so: undefined symbol: cuPumpCreateRows",
@@ -99,7 +99,7 @@ def test_a_function_of_the_driver() -> None:
     assert "nvidia-smi" in finding.cure
 
 
-def test_an_attribute_that_a_trainer_does_not_set() -> None:
+def test_attribute_missing_in_a_custom_trainer_is_explained() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/work/job/trainer.py", line 4, in step\n    if self._last_rows != step:\n'

@@ -1,4 +1,4 @@
-"""The collected logs of real failures: the cause is first. Skipped if they are not available."""
+"""Tests that the cause is first in collected logs of real failures, if they are available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracebacks in a log: interleaved, prefixed, chained, truncated, quoted."""
+"""Tests reading interleaved, prefixed, chained, truncated and quoted tracebacks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_cause_precedes_its_wrapper() -> None:
     assert first(text) == "IMG904"
 
 
-def test_a_ray_task_error_is_not_the_cause() -> None:
+def test_ray_task_error_is_not_reported_as_the_cause() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/workspace/main.py", line 3, in <module>\n'
@@ -104,7 +104,7 @@ def test_a_ray_task_error_is_not_the_cause() -> None:
     assert "/workspace/reward.py:7" in findings[0].cause
 
 
-def test_handled_lookup_exception_is_not_the_first() -> None:
+def test_handled_lookup_exception_is_not_the_first_exception() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/workspace/a.py", line 3, in load\n    return table[name]\n'

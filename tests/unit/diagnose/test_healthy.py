@@ -1,4 +1,4 @@
-"""Logs of runs that did not fail have no finding, regardless of their words."""
+"""Tests that logs of successful runs have no finding, regardless of their words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of any encoding and size: bounded work, bounded memory, no harm."""
+"""Tests that logs of any encoding and size are read with bounded work and memory."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_endless_line_is_truncated() -> None:
     assert len(line.text) <= lines.LONGEST
 
 
-def test_repeated_lines_are_read_only_a_few_times() -> None:
+def test_identical_lines_are_read_only_a_few_times() -> None:
     text = "".join(f"step {number} error 0.{number}\n" for number in range(100_000)).encode()
     read = list(lines.read(io.BytesIO(text), "log"))
     assert len(read) < lines.HEAD + 200

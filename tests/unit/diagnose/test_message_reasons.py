@@ -1,4 +1,4 @@
-"""Exceptions without a rule: their message, the package that raised them, the program's line."""
+"""Tests how exceptions without a rule are explained by their message, package and line."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_inner_message_of_a_validation_error_is_used() -> None:
     assert "input_value" not in first(text).cause
 
 
-def test_incomplete_traceback_is_reported_as_such() -> None:
+def test_incomplete_traceback_is_reported_as_incomplete() -> None:
     text = TRACE.format(file=PACKAGE, code="raise error", exception="").rstrip()
     finding = first(text)
     assert (finding.code, finding.confidence) == ("IMG999", "low")
@@ -227,7 +227,7 @@ def test_mapping_without_the_key_is_named() -> None:
     assert "the key tier is absent from row" in finding.cause
 
 
-def test_setting_without_value_reads_the_table() -> None:
+def test_setting_without_a_value_is_explained_from_the_table() -> None:
     finding = traced("KeyError: None", code="kind = KINDS[options.kind]")
     assert "a setting has no value (None)" in finding.cause
 
@@ -239,7 +239,7 @@ def test_setting_without_value_reads_the_table() -> None:
         "this should never happen, please file a bug",
     ],
 )
-def test_cure_for_a_failed_check_of_a_package_is_another_release(message: str) -> None:
+def test_cure_for_a_failed_package_check_is_another_release(message: str) -> None:
     finding = traced(
         f"RuntimeError: {message}", "/opt/venv/lib/python3.11/site-packages/vllm/pool.py"
     )
@@ -247,7 +247,7 @@ def test_cure_for_a_failed_check_of_a_package_is_another_release(message: str) -
     assert "its own check failed" in finding.cure
 
 
-def test_output_of_the_helper_of_multiprocessing_is_not_a_failure() -> None:
+def test_output_of_the_multiprocessing_helper_is_not_a_failure() -> None:
     tracker = "/usr/lib/python3.11/multiprocessing/resource_tracker.py"
     text = TRACE.format(file=tracker, code="cache[kind].remove(name)", exception="KeyError: '/p'")
     assert not diagnose(io.BytesIO(text.encode()), "log").findings
@@ -391,7 +391,7 @@ def test_missing_module_in_a_notebook_on_windows_is_explained() -> None:
     assert "raised by pumps in" in finding.cause
 
 
-def test_a_package_that_uses_a_removed_name_has_to_be_newer() -> None:
+def test_cure_for_a_package_that_uses_a_removed_name_is_a_newer_release() -> None:
     finding = traced(
         "ImportError: cannot import name 'HybridCache' from 'transformers' (/o/transformers/x.py)"
     )
@@ -441,7 +441,7 @@ def test_missing_configuration_key_is_explained() -> None:
     assert first(text).cause.startswith("the code of acme uses the key slots")
 
 
-def test_a_package_that_is_started_does_not_fail_while_it_is_imported() -> None:
+def test_exception_of_a_started_program_is_not_an_import_failure() -> None:
     text = (
         "Traceback (most recent call last):\n"
         f'  File "{PACKAGE}", line 3, in <module>\n    main()\n'
@@ -451,7 +451,7 @@ def test_a_package_that_is_started_does_not_fail_while_it_is_imported() -> None:
     assert "while it is imported" not in first(text).cure
 
 
-def test_an_older_prefix_of_vllm_is_removed() -> None:
+def test_older_vllm_log_prefix_is_removed() -> None:
     text = (
         'ERROR 02-07 11:38:50 engine.py:389]   File "/o/site-packages/acme/core.py", line 4, in f\n'
         "ERROR 02-07 11:38:50 engine.py:389]     raise AcmeFault(text)\n"
@@ -468,7 +468,7 @@ def test_forwarded_argument_is_explained() -> None:
     assert "which the program or package that calls it through acme passes" in finding.cause
 
 
-def test_package_that_calls_the_other_is_named_first() -> None:
+def test_calling_package_is_named_before_the_called_package() -> None:
     file = "/opt/venv/lib/python3.11/site-packages/pumps/valve.py"
     text = (
         "Traceback (most recent call last):\n"

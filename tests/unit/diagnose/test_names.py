@@ -1,4 +1,4 @@
-"""Versions in which names exist, looked up for Python's errors."""
+"""Tests how the versions in which a name exists explain errors of Python."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_unused_variables_of_script_are_reported() -> None:
     ]  # fmt: skip
 
 
-def test_an_argument_of_all_releases_is_not_reported_as_absent_from_them() -> None:
+def test_argument_of_all_releases_is_not_reported_as_missing() -> None:
     text = "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'max_model_len'"
     finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == "IMG904"

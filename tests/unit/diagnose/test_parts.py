@@ -1,4 +1,4 @@
-"""Exceptions of packages by the part that raised them, and by the package that misused another."""
+"""Tests that exceptions are attributed to the component that raised them or misused another."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def first(*frames: str, exception: str) -> LogFinding:
         ("transformers_modules/acme/modeling_pump.py:f:assert a == b", "code that comes", "pin"),
     ],
 )
-def test_an_assertion_of_a_package_names_the_part(frame: str, part: str, cure: str) -> None:
+def test_failed_assertion_of_a_package_names_its_component(
+    frame: str, part: str, cure: str
+) -> None:
     finding = first(frame, exception="AssertionError")
     assert finding.code == "IMG921"
     assert f"({part}" in finding.cause
@@ -102,7 +104,7 @@ def test_backend_error_is_explained_as_torch_compile_error() -> None:
     assert finding.code == "IMG766"
 
 
-def test_a_missing_program_of_the_backend_is_the_cause() -> None:
+def test_missing_program_of_the_compiler_backend_is_the_cause() -> None:
     text = "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
     text += "RuntimeError: Failed to find C compiler. Please specify via CC.\n"
     finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
@@ -120,7 +122,7 @@ def test_rejected_option_belongs_to_the_program_that_rejects_it(program: str, wo
     assert words in finding.cause
 
 
-def test_a_key_of_hydra_is_named_with_its_parents() -> None:
+def test_hydra_key_is_named_with_its_parents() -> None:
     text = "omegaconf.errors.ConfigAttributeError: Key 'slots' is not in struct\n"
     text += "    full_key: pump.fan.slots\n    object_type=dict\n"
     finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
@@ -128,12 +130,12 @@ def test_a_key_of_hydra_is_named_with_its_parents() -> None:
     assert "verl" not in finding.cure
 
 
-def test_each_part_has_a_cure_and_each_meaning_a_sentence() -> None:
+def test_every_component_has_a_cure_and_every_meaning_is_a_sentence() -> None:
     assert all(part.part and len(part.cure) > 40 for _, part in parts.load())
     assert all(len(row.means) > 20 for _, row in remedies.load() if row.means)
 
 
-def test_marked_remedy_replaces_the_general_one() -> None:
+def test_specific_remedy_replaces_the_general_remedy() -> None:
     found = first(
         "awq/modules/pump.py:forward:if pump_ext is None:",
         exception="NameError: name 'pump_ext' is not defined",
@@ -151,7 +153,7 @@ def test_package_that_passes_an_argument_is_named_instead_of_torch() -> None:
     assert "which the installed awq passes to it" in found.cause
 
 
-def test_a_module_with_a_leading_underscore_is_a_compiled_part() -> None:
+def test_module_with_a_leading_underscore_is_a_compiled_component() -> None:
     found = first(
         "/data/pump/pump/engine.py:<module>:import _pumpcore as _pc",
         exception="ModuleNotFoundError: No module named '_pumpcore'",

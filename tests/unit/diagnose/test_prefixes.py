@@ -1,4 +1,4 @@
-"""Prefixes that programs add to the lines of others: times, levels, hosts, JSON records."""
+"""Tests that times, levels, hosts and JSON records around the lines of a log are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of programs other than Python, and values rejected by command lines and models."""
+"""Tests reading errors of programs other than Python, and values that programs reject."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def first(text: str) -> LogFinding:
         ("curl: (7) Failed to connect to mirror.example port 443", "curl", "proxy"),
     ],
 )
-def test_the_message_of_a_program_is_the_cause(line: str, cause: str, cure: str) -> None:
+def test_error_message_of_a_program_is_the_cause(line: str, cause: str, cure: str) -> None:
     finding = first(f"Building\n{line}\n")
     assert finding.code == "IMG911"
     assert cause in finding.cause
     assert cure in finding.cure
 
 
-def test_the_message_of_cmake_is_joined() -> None:
+def test_lines_of_a_cmake_message_are_joined() -> None:
     finding = first(
         "-- Detecting CXX compiler ABI info - done\n"
         "CMake Error at CMakeLists.txt:14 (find_package):\n  Could not find MPI (missing:\n"
@@ -58,7 +58,7 @@ def test_the_message_of_cmake_is_joined() -> None:
     assert "libopenmpi-dev" in finding.cure
 
 
-def test_the_last_line_of_a_program_precedes_its_errors() -> None:
+def test_fatal_message_takes_precedence_over_other_errors_of_a_program() -> None:
     finding = first("srun: error: fetch_config: lookup\nsrun: fatal: no configuration source\n")
     assert "no configuration source" in finding.cause
 
@@ -82,7 +82,7 @@ def test_an_exception_precedes_a_missing_program() -> None:
     assert "power of two" in finding.cause
 
 
-def test_every_row_has_a_cure() -> None:
+def test_every_table_row_has_a_cure() -> None:
     names = set(program_reasons.cures())
     for row, pattern in program_reasons.load()[0]:
         assert "message" in pattern.groupindex or row.cure
@@ -153,7 +153,7 @@ def test_program_that_fails_to_start_is_reported(line: str, cause: str) -> None:
     assert cause in first(f"Starting\n{line}\n").cause
 
 
-def test_the_message_of_nccl_is_not_lost_in_a_wrapper() -> None:
+def test_nccl_message_inside_a_wrapper_is_read() -> None:
     finding = first(
         "torch.distributed.DistBackendError: NCCL error in: ../Backend.cpp:13, internal error -"
         " please report it, NCCL version 2.18.1\n"

@@ -1,4 +1,4 @@
-"""Hangs: the rank that stopped first, from NCCL's watchdogs and from flight-recorder dumps."""
+"""Tests finding the rank that stopped first from NCCL's watchdogs and flight-recorder dumps."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def watchdogs(works: dict[int, int]) -> str:
     )
 
 
-def test_the_rank_with_the_least_work_stopped_first() -> None:
+def test_rank_with_the_least_completed_work_is_reported_as_stopped_first() -> None:
     text = watchdogs({0: 44, 1: 44, 2: 41, 3: 44})
     finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == "IMG908"
     assert finding.cause.startswith("rank 2 stopped first, after work 41")
 
 
-def test_rank_without_watchdog_message_did_not_enter_the_collective() -> None:
+def test_rank_without_watchdog_message_is_named_as_missing() -> None:
     text = watchdogs({0: 44, 1: 44, 3: 44})
     finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
     assert "all ranks but 2" in finding.cause
@@ -77,7 +77,9 @@ def dump(folder: Path, rank: int, entries: list[dict[str, Any]], *, as_json: boo
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_dumps_name_the_rank_that_never_entered(tmp_path: Path, as_json: bool) -> None:
+def test_rank_that_never_entered_a_collective_is_named_from_dumps(
+    tmp_path: Path, as_json: bool
+) -> None:
     for rank, last in ((0, 7), (1, 5), (2, 7)):
         dump(tmp_path, rank, [entry(number) for number in range(1, last + 1)], as_json=as_json)
     (finding,) = of_paths([tmp_path]).findings
@@ -85,13 +87,13 @@ def test_dumps_name_the_rank_that_never_entered(tmp_path: Path, as_json: bool) -
     assert finding.cause.startswith("rank 1 never entered collective 6 (all_reduce)")
 
 
-def test_dumps_name_the_rank_that_wrote_none(tmp_path: Path) -> None:
+def test_rank_without_a_dump_is_named(tmp_path: Path) -> None:
     for rank in (0, 2):
         dump(tmp_path, rank, [entry(1), entry(2)])
     assert of_paths([tmp_path]).findings[0].cause.startswith("rank 1 of group 0 wrote no dump")
 
 
-def test_dumps_show_collectives_that_differ(tmp_path: Path) -> None:
+def test_different_collectives_of_ranks_are_reported_from_dumps(tmp_path: Path) -> None:
     dump(tmp_path, 0, [entry(1), entry(2, "nccl:broadcast")])
     dump(tmp_path, 1, [entry(1), entry(2)])
     dump(tmp_path, 2, [entry(1), entry(2)])
@@ -116,7 +118,7 @@ class Harm:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_dump_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
+def test_pickled_code_in_a_dump_is_refused_and_not_run(tmp_path: Path) -> None:
     harm = tmp_path / "harm"
     data = pickle.dumps({"entries": [Harm(harm)]})
     with pytest.raises(InputError, match="not a flight-recorder dump"):

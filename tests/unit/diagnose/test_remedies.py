@@ -1,4 +1,4 @@
-"""Cures from the message of an exception: its advice, or the type of the message."""
+"""Tests cures that are derived from the advice or the kind of a message."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_advice_in_message_is_used(message: str, advice: str) -> None:
         ("TypeError: expected a slot but got a fan", "the type that the message expects"),
     ],
 )
-def test_the_kind_of_a_message_has_a_cure(message: str, words: str) -> None:
+def test_known_kinds_of_messages_have_specific_cures(message: str, words: str) -> None:
     finding = first(message)
     assert finding.code == "IMG921"
     assert words in finding.cure
@@ -71,7 +71,7 @@ def test_a_message_of_an_unknown_kind_has_the_general_cure() -> None:
     assert finding.cure.startswith("check what the message names in the call at")
 
 
-def test_placeholders_of_cures_are_known() -> None:
+def test_placeholders_in_cures_are_valid() -> None:
     for pattern, remedy in remedies.load():
         names = {*pattern.groupindex, "package", "call"}
         assert set(rules.PLACEHOLDER.findall(remedy.cure + remedy.means)) <= names
@@ -98,7 +98,7 @@ def test_code_after_a_frame_is_not_the_message() -> None:
          "asyncio.TaskGroup is in Python 3.11 and newer only", "Python >=3.11"),
     ],
 )  # fmt: skip
-def test_names_of_the_standard_library_are_known(text: str, cause: str, cure: str) -> None:
+def test_standard_library_names_are_recognized(text: str, cause: str, cure: str) -> None:
     finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
     assert cause in finding.cause
     assert cure in finding.cure

@@ -1,4 +1,4 @@
-"""Versions that packages require of others: from their metadata, and in words of messages."""
+"""Tests cures with the versions that packages require of others."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ Traceback (most recent call last):
 """
 
 
-def test_a_table_has_ranges_in_their_order() -> None:
+def test_required_versions_are_looked_up_by_release() -> None:
     assert requirements.of("vllm", "outlines", "0.7.3") == "==0.1.11"
     assert requirements.of("torch", "triton", "2.6.0") == "==3.2.0"
     assert requirements.of("vllm", "outlines", "0.1") == ""
     assert requirements.newest("trl", "transformers").startswith(">=")
 
 
-def test_the_pin_of_the_package_that_imports_is_the_cure() -> None:
+def test_cure_is_the_version_that_the_importing_package_requires() -> None:
     error = "ModuleNotFoundError: No module named 'outlines.fsm'"
     finding = first(failing_import("vllm", error, "0.7.3"))
     assert finding.cure == "pip install 'outlines==0.1.11', which vllm 0.7.3 requires"
 
 
-def test_an_unknown_version_of_the_user_gives_the_newest_as_an_example() -> None:
+def test_unknown_installed_version_of_a_package_suggests_pip_check() -> None:
     error = (
         "ImportError: cannot import name 'Slots' from 'compressed_tensors.config'"
         f" ({SITE}/compressed_tensors/config/__init__.py)"
@@ -61,7 +61,7 @@ NUMPY = (
 )
 
 
-def test_numpy_stays_where_it_is_for_a_package_that_is_not_built_for_it() -> None:
+def test_cure_for_a_package_compiled_for_numpy_1_keeps_numpy_1() -> None:
     text = failing_import("acme", f"ValueError: {NUMPY}")
     finding = first(text)
     assert finding.cause.startswith("acme was compiled for numpy 1")
@@ -96,7 +96,7 @@ def test_python_version_is_not_a_package() -> None:
     assert requirements.reason("acme requires Python 3.10 or newer") is None
 
 
-def test_the_name_of_a_wheel_shows_its_torch() -> None:
+def test_torch_version_is_read_from_the_wheel_name() -> None:
     finding = first(
         "pip list: torch 2.6.0, the wheel is"
         " flash_attn-2.7.4+cu12torch2.7cxx11abiTRUE-cp310-cp310-linux_x86_64.whl\n"
@@ -119,7 +119,7 @@ def test_pip_ignores_versions_for_other_python() -> None:
     assert "acme 1.5.0 requires Python <3.13,>=3.9" in finding.cause
 
 
-def test_missing_fallback_precedes_the_error_that_it_handles() -> None:
+def test_missing_fallback_takes_precedence_over_the_error_it_handles() -> None:
     """The exception that it handles is one that the package expects."""
     finding = first(f"""\
 Traceback (most recent call last):
@@ -138,7 +138,7 @@ TypeError: read() got an unexpected keyword argument 'backend'
     assert "backend" in finding.cause
 
 
-def test_an_exception_that_is_raised_again_as_its_type_is_a_consequence() -> None:
+def test_exception_raised_again_as_its_own_type_is_not_the_cause() -> None:
     finding = first(f"""\
 Traceback (most recent call last):
   File "{SITE}/triton/runtime/build.py", line 48, in _build
@@ -156,14 +156,14 @@ TypeError: __init__() missing 1 required positional argument: 'cmd'
     assert "CalledProcessError" in " ".join(line.text for line in finding.lines) + finding.cause
 
 
-def test_symptom_is_only_in_description() -> None:
+def test_described_symptom_is_the_cause_only_without_a_traceback() -> None:
     sentence = "训练了 200 步 reward 一直是 0\n"
     assert first(sentence).code == "IMG861"
     log = sentence + 'Traceback (most recent call last):\n  File "a.py", line 1\nOddity: slots\n'
     assert first(log).code != "IMG861"
 
 
-def test_variables_in_cures_are_those_that_vllm_reads() -> None:
+def test_vllm_variables_in_cures_are_read_by_vllm() -> None:
     names = {
         name
         for rule in rules.load()
@@ -173,7 +173,7 @@ def test_variables_in_cures_are_those_that_vllm_reads() -> None:
     assert names <= set(known), names - set(known)
 
 
-def test_code_that_unsloth_generated_is_generated_again() -> None:
+def test_cure_for_outdated_unsloth_code_is_to_generate_it_again() -> None:
     finding = first(f"""\
 Traceback (most recent call last):
   File "/workspace/unsloth_compiled_cache/UnslothSlotTrainer.py", line 14, in _prepare
@@ -196,7 +196,7 @@ AttributeError: 'TransformersForCausalLM' object has no attribute 'tp_size'
     assert "another release of sglang" in finding.cure
 
 
-def test_torchaudio_has_the_version_of_torch() -> None:
+def test_torchaudio_must_have_the_version_of_torch() -> None:
     finding = first(
         f"torch==2.8.0\nOSError: {SITE}/torchaudio/lib/libtorchaudio.so: undefined symbol:"
         " _ZNK5torch8autograd4Node4nameB5cxx11Ev"
@@ -204,7 +204,7 @@ def test_torchaudio_has_the_version_of_torch() -> None:
     assert "torchaudio==2.8.0" in finding.cure
 
 
-def test_line_has_package_of_function() -> None:
+def test_argument_error_names_the_package_of_the_function() -> None:
     finding = first(f"""\
 Traceback (most recent call last):
   File "{SITE}/vllm/sampler.py", line 14, in sample
@@ -232,6 +232,6 @@ AssertionError
         ("RuntimeError: Slots are not set. Call `init_slots` first.", "Call `init_slots` first"),
     ],
 )
-def test_a_message_of_the_package_gives_the_cure(message: str, cure: str) -> None:
+def test_cure_is_read_from_the_message_of_the_package(message: str, cure: str) -> None:
     frame = f'  File "{SITE}/acme/pump.py", line 3, in start\n    self.start()\n'
     assert cure in first(f"Traceback (most recent call last):\n{frame}{message}\n").cure

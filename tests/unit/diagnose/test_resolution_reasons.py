@@ -1,4 +1,4 @@
-"""Explanations of uv and pip: the two requirements that exclude each other."""
+"""Tests that conflicts explained by uv, pip and poetry are reduced to two requirements."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_environment_of_forked_resolution_is_named() -> None:
     assert "environments in [tool.uv]" in finding.cure
 
 
-def test_pre_release_is_reported_as_such() -> None:
+def test_prerelease_is_named_in_the_explanation() -> None:
     finding = first(
         f"{UV}Because there is no version of slots==0.2.9rc2 and acme-rl==4 depends on"
         " slots==0.2.9rc2, we can conclude that acme-rl==4 cannot be used.\n"
@@ -81,7 +81,7 @@ def test_explanation_has_a_length_limit(count: int) -> None:
     assert len(first(text).cause) < 600
 
 
-def test_wheels_of_another_platform_are_found_after_a_times_prefix() -> None:
+def test_wheels_for_another_platform_are_reported_after_a_timestamp() -> None:
     finding = first(
         "0.759   \u00d7 No solution found when resolving dependencies:\n"
         "0.759   ╰─▶ Because only slots==0.3.dev7 is available and slots==0.3.dev7 has no wheels\n"
@@ -104,7 +104,7 @@ def test_a_hint_about_the_only_version_of_an_index_is_not_the_cause() -> None:
     assert "slots==0.3.dev7 needs valves==0.3+a1" in finding.cause
 
 
-def test_the_explanation_of_poetry() -> None:
+def test_explanation_of_poetry_is_read() -> None:
     finding = first(
         "Because no versions of acme-rl match >2.1,<3.0\n"
         " and acme-rl (2.1) depends on slots (>=4.55), acme-rl (>=2.1,<3.0) requires slots\n"
@@ -115,7 +115,7 @@ def test_the_explanation_of_poetry() -> None:
     assert "acme-rl==2.1 needs slots>=4.55, and fans==3.0 needs slots<4.50" in finding.cause
 
 
-def test_what_pip_installed_against_a_package_is_one_command() -> None:
+def test_conflicts_reported_by_pip_are_cured_with_one_command() -> None:
     text = "".join(
         f"{by} requires {need}, but you have {have} which is incompatible.\n"
         for by, need, have in (
@@ -140,7 +140,9 @@ def test_what_pip_installed_against_a_package_is_one_command() -> None:
         ("acme==2", "0.9, 1.0", "an older Python"),
     ],
 )
-def test_versions_that_pip_lists_tell_the_system(wanted: str, listed: str, system: str) -> None:
+def test_python_version_is_derived_from_versions_listed_by_pip(
+    wanted: str, listed: str, system: str
+) -> None:
     finding = first(
         f"ERROR: Could not find a version that satisfies the requirement {wanted} (from versions:"
         f" {listed})\nERROR: No matching distribution found for {wanted}\n"
@@ -149,7 +151,7 @@ def test_versions_that_pip_lists_tell_the_system(wanted: str, listed: str, syste
     assert f"this is {system}" in finding.cause
 
 
-def test_a_build_of_torch_is_on_another_index() -> None:
+def test_cure_for_a_missing_torch_build_is_its_index() -> None:
     finding = first(
         f"{UV}Because there is no version of torch==2.6.0+cu124 and you require\n"
         "      torch==2.6.0+cu124, we can conclude that your requirements are unsatisfiable.\n"

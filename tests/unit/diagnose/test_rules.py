@@ -1,4 +1,4 @@
-"""The rules of known failures: each finds its own example, alone and within a long log."""
+"""Tests that each rule for a known failure finds its example, also in a long log."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_explanations_have_every_code() -> None:
     assert not [each.code for each in every.values() if "{" in each.text.replace("{'use_", "")]
 
 
-def test_a_sentence_has_cause_and_cure_or_is_empty() -> None:
+def test_every_explanation_has_cause_and_cure_or_is_empty() -> None:
     text = next(rule for rule in RULES if rule.code == "IMG504").example
     assert sentence(text).startswith("IMG504: an installed package")
     assert "; cure: " in sentence(text)
@@ -111,7 +111,7 @@ def test_type_refused_by_quantization_is_not_a_gpu_error() -> None:
     assert first_code(text) == "IMG810"
 
 
-def test_exit_of_hydra_is_reported_as_a_failure() -> None:
+def test_hydra_exit_is_reported_as_a_failure() -> None:
     text = (
         "Could not override 'actor.use_kl'.\nKey 'use_kl' is not in struct\n\n"
         "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n"
@@ -126,7 +126,7 @@ def test_an_exception_that_mentions_a_fallback_is_a_failure() -> None:
     assert first_code(text) == "IMG504"
 
 
-def test_an_index_finds_the_patterns_whose_words_are_in_a_text() -> None:
+def test_index_finds_patterns_by_the_words_of_a_text() -> None:
     index = literals.WordIndex(["slots (?:full|gone)", r"\d+", "Pump|valve", "pumps? of"])
     assert index.candidates("All SLOTS are FULL") == [0, 1]
     assert index.candidates("the pump of") == [1, 2, 3]
@@ -141,7 +141,7 @@ def test_matching_pattern_is_a_candidate(rule: FailureRule) -> None:
         assert matching <= set(index.candidates(line))
 
 
-def test_waiting_for_a_server_is_a_finding_at_the_end_of_a_log_only() -> None:
+def test_waiting_for_a_server_is_reported_only_at_the_end_of_a_log() -> None:
     text = next(rule for rule in RULES if rule.code == "IMG526").example
     assert first_code(text) == "IMG526"
     assert first_code(f"{text}Server is up\nstep 1\nstep 2\n") is None

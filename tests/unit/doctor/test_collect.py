@@ -1,4 +1,4 @@
-"""Which variables `doctor --collect` prints, and that no secret is among them."""
+"""Tests that `doctor --collect` omits secrets and unrelated variables."""
 
 from __future__ import annotations
 

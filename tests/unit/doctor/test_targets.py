@@ -1,4 +1,4 @@
-"""Which targets a machine can run: verdicts from values, and the verb."""
+"""Tests which targets a machine can run, and how `doctor` reports them."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_newer_ptx_has_a_separate_requirement() -> None:
     assert not targets.judge(host(driver="580.65.06"), offered).limited
 
 
-def test_kernels_that_the_driver_cannot_compile_come_after_machine_code() -> None:
+def test_target_that_needs_ptx_compilation_comes_after_machine_code() -> None:
     floors = msgspec.structs.replace(
         CU124.floors[Arch.X86_64], driver_full="575.51.03", gpu=("8.0",), gpu_ptx=("9.0",)
     )
@@ -142,7 +142,7 @@ def test_kernels_that_the_driver_cannot_compile_come_after_machine_code() -> Non
     assert diagnosis.best == "cu124-vllm"
 
 
-def test_a_retired_target_is_marked_and_used_only_where_no_other_fits() -> None:
+def test_retired_target_is_marked_and_used_only_if_no_other_fits() -> None:
     retired = msgspec.structs.replace(
         CU130, target="cu130-old", as_of="2026-10-30", retired="cu130-vllm takes its place"
     )
@@ -175,7 +175,7 @@ def test_recommended_target_precedes_newer_one_without_restriction() -> None:
     assert targets.diagnose(MACHINE, [CU130, restricted]).best == "cu130-vllm"
 
 
-def test_a_general_recommended_target_precedes_a_special_one() -> None:
+def test_general_recommended_target_precedes_a_specialized_one() -> None:
     general = msgspec.structs.replace(CU124, recommended=True)
     special = msgspec.structs.replace(
         CU124, target="cu124-new", as_of="2026-11-01", recommended=True, special=True
@@ -239,14 +239,14 @@ def test_code_of_an_older_gpu_of_the_same_major_runs() -> None:
     assert verdict(host(gpus=(HostGpu(name="old driver"),)), CU130) == (True, "")
 
 
-def test_a_tegra_runs_no_code_for_servers() -> None:
+def test_tegra_gpu_does_not_run_server_code() -> None:
     fits, why = verdict(host(gpus=(HostGpu(name="Orin", capability="8.7"),)), CU124)
     assert not fits
     assert "no code for Orin (8.7)" in why
     assert "does not run on a Tegra" in why
 
 
-def test_driver_branch_means_its_newest_release() -> None:
+def test_driver_branch_stands_for_its_newest_release() -> None:
     fits, why = verdict(host(driver="580"), CU130)
     assert fits
     assert "requires release 580.65.06 or newer of driver branch 580" in why
@@ -328,7 +328,7 @@ def test_gpu_that_needs_ptx_compilation_is_reported() -> None:
     assert "the driver compiles some kernels" in why
 
 
-def test_another_architecture_has_no_image() -> None:
+def test_other_architecture_without_an_image_is_reported() -> None:
     arm = host(arch=Arch.ARM64)
     assert verdict(arm, CU124) == (False, "its image is for x86_64, but this machine is arm64")
     assert verdict(arm, CU130)[0]
@@ -369,7 +369,7 @@ def test_an_engine_that_cannot_pass_gpus_is_reported_with_a_remedy() -> None:
     assert remark.endswith("nvidia-ctk cdi generate")
 
 
-def test_docker_without_igzip_is_a_note() -> None:
+def test_docker_without_igzip_is_reported_as_a_note() -> None:
     (remark,) = targets.diagnose(host(igzip=False), [CU124]).remarks
     assert remark.startswith("igzip is not installed")
     podman = (Runs(name="podman", version="4.3.1", gpus=True),)
@@ -380,7 +380,7 @@ def test_too_old_driver_runs_no_target() -> None:
     assert targets.diagnose(host(driver="390.48"), [CU124, CU130]).best == ""
 
 
-def test_output_of_nvidia_smi_is_read() -> None:
+def test_nvidia_smi_output_is_read() -> None:
     assert parse_gpus(SMI * 2) == ("580.159.04", (H200, H200))
     old = "Tesla V100-SXM2-16GB, 470.57.02, 16160 MiB\n"
     name = "Tesla V100-SXM2-16GB"
@@ -402,7 +402,7 @@ def test_version_file_of_the_driver_is_read() -> None:
 # -- from locks and digests
 
 
-def test_digests_without_limits_use_driver_of_cuda_release(
+def test_digests_without_limits_use_the_driver_of_the_cuda_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -415,7 +415,9 @@ def test_digests_without_limits_use_driver_of_cuda_release(
     )
 
 
-def test_digests_with_limits_use_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_limits_in_digests_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     sample = make(tmp_path)
     path = digests_path(tmp_path / "images", TARGET)

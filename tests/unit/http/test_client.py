@@ -1,4 +1,4 @@
-"""Pages and ranges from a local server; credentials, redirects, and contents of errors."""
+"""Tests reading pages and ranges from a local server, credentials, redirects and errors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_file_ranges_are_read(
 
 @pytest.mark.parametrize("length", [1, 1000, len(DATA), len(DATA) + 5])
 @pytest.mark.parametrize(("ranges", "suffix"), [(True, True), (True, False), (False, False)])
-def test_end_of_file_is_read(
+def test_range_at_the_end_of_a_file_is_read(
     http: Http, site: Site, length: int, ranges: bool, suffix: bool
 ) -> None:
     site.ranges, site.suffix_ranges = ranges, suffix

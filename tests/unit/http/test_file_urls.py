@@ -1,4 +1,4 @@
-"""A local folder as an index: its page, complete files and ranges, allowed references."""
+"""Tests a local folder as an index: its page, complete files and ranges."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_range_of_local_file_is_served(folder: Path, start: int, length: int) ->
     assert Http().part((folder / NAME).as_uri(), start, length) == data[start : start + length]
 
 
-def test_end_of_file_is_read(folder: Path) -> None:
+def test_range_at_the_end_of_a_local_file_is_read(folder: Path) -> None:
     data = (folder / NAME).read_bytes()
     assert Http().part_end((folder / NAME).as_uri(), 50) == (data[-50:], len(data))
     assert Http().part_end((folder / NAME).as_uri(), 10**6) == (data, len(data))

@@ -1,4 +1,4 @@
-"""Values of headers; malformed headers raise no error."""
+"""Tests parsing header values, and that malformed headers raise no error."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_retry_after_is_parsed_as_seconds_and_date() -> None:
     "text",
     ["soon", "²", "-1", "1.5", "9" * 5000, "Mon, 99 Jan 2026", "Mon, 01 Jan 0001 00:00:00 +2359"],
 )
-def test_invalid_retry_after_is_ignored(text: str) -> None:
+def test_invalid_retry_after_value_is_ignored(text: str) -> None:
     assert retry_after({"Retry-After": text}) in (None, 0)
 
 

@@ -1,4 +1,4 @@
-"""Limits of rate and duration of responses, with a simulated clock."""
+"""Tests limits on the rate and duration of responses with a simulated clock."""
 
 from __future__ import annotations
 

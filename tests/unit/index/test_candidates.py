@@ -1,4 +1,4 @@
-"""Files that a target may use, reasons for exclusion, and tags compared with this Python."""
+"""Tests which files of an index a target can use, and the reasons for exclusion."""
 
 import datetime
 import platform
@@ -58,7 +58,7 @@ def test_reasons_for_exclusion_are_given(given, words):
     assert reason is None if words is None else words in (reason or "")
 
 
-def test_cut_off_ignores_index_without_upload_times():
+def test_cutoff_date_ignores_an_index_without_upload_times():
     assert exclusion(file(uploaded=None), "demo", RULES, timed=False) is None
 
 

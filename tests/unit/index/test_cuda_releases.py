@@ -1,4 +1,4 @@
-"""CUDA releases: read from NVIDIA's metapackage, selected by torch's requirements, enforced."""
+"""Tests reading CUDA releases from NVIDIA's metapackage and selecting one for torch."""
 
 import pytest
 from packaging.requirements import Requirement
@@ -96,7 +96,7 @@ def test_torch_may_have_components_of_two_patches():
     assert len(reasons) == 2
 
 
-def test_mixed_cuda_resolution_is_detected():
+def test_resolution_with_mixed_cuda_releases_is_detected():
     chosen = {
         "nvidia-cuda-nvcc": "13.5.37",
         "nvidia-cuda-runtime": "13.0.96",

@@ -1,4 +1,4 @@
-"""Index pages in every format, and the index that each package is assigned to."""
+"""Tests reading index pages in every format, and the index to which a package is assigned."""
 
 import datetime
 import json
@@ -133,7 +133,7 @@ def test_json_api_entry_with_other_hash_is_ignored():
     assert file.uploaded is None
 
 
-def test_page_is_requested_once_and_missing_page_is_no_error():
+def test_page_is_requested_once_and_missing_page_is_not_an_error():
     index = LocalIndex()
     index.wheel("demo", "1.0")
     with serve(Site(files=index.site_files(api=False))) as site:

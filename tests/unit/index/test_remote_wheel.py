@@ -1,4 +1,4 @@
-"""METADATA from the metadata file and from the wheel, and locked files."""
+"""Tests reading METADATA from the metadata file or the wheel, and locked files."""
 
 import hashlib
 

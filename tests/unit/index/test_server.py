@@ -1,4 +1,4 @@
-"""The local index over HTTP: responses to uv, from real indexes on this machine."""
+"""Tests the responses of the local index to uv."""
 
 import datetime
 import json
@@ -64,7 +64,7 @@ def test_page_has_only_usable_files(stack, tmp_path):
     assert file["hashes"].keys() == {"sha256"}
 
 
-def test_cut_off_applies_to_each_file(stack, tmp_path):
+def test_cutoff_date_applies_to_each_file(stack, tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0", tag="cp311-cp311-manylinux_2_17_x86_64")
     index.wheel("demo", "1.0", tag="cp311-cp311-manylinux_2_28_x86_64", uploaded="2025-07-01")
@@ -107,7 +107,7 @@ def test_error_for_invalid_wheel_is_cached(stack, tmp_path):
     assert "demo-1.0-py3-none-any.whl is not a valid wheel" in served_catalogue.failures[0].message
 
 
-def test_internal_error_is_recorded(stack, tmp_path, monkeypatch):
+def test_internal_server_error_is_recorded(stack, tmp_path, monkeypatch):
     index = LocalIndex()
     index.wheel("demo", "1.0")
     served_catalogue = catalogue(stack, tmp_path, index)

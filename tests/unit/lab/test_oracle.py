@@ -1,4 +1,4 @@
-"""The failures of a forced set that lab/oracle.py counts."""
+"""Tests which failures of a forced set lab/oracle.py counts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Installed package sets, as lab/oracle_sets.py reads them."""
+"""Tests how lab/oracle_sets.py reads installed package sets."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_unmet_requirements_exclude_extras(tmp_path):
     assert conflicts == ("one: absent", "one: two>=2")
 
 
-def test_main_packages_are_in_a_group():
+def test_every_main_package_is_in_a_group():
     table = oracle_sets.load()
     missing = {name for group in table.groups for name in group.mains} - table.packages.keys()
     assert not missing

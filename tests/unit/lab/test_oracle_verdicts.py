@@ -1,4 +1,4 @@
-"""Verdicts of lab/oracle.py, and its table."""
+"""Tests the verdicts and the table of lab/oracle.py."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def _result(*alarms, failures=(), unmet=(), audited=""):
         pytest.param(_alarm("metadata"), Verdict.TRUE, id="an error of another check"),
     ],
 )
-def test_error_about_failure_is_true_positive(alarm, expected):
+def test_error_about_an_observed_failure_is_a_true_positive(alarm, expected):
     result = _result(alarm, failures=(FAILURE,))
     if alarm.finding.check == "metadata":
         expected = Verdict.MISS  # METADATA has a separate verdict
@@ -70,7 +70,7 @@ def test_error_about_failure_is_true_positive(alarm, expected):
         (_alarm("support", relation=Relation.WINDOW, subject="pyarrow 21.0.0"), True),
     ],
 )
-def test_error_with_file_or_name_of_failure_has_same_reason(alarm, expected):
+def test_error_with_file_or_name_of_failure_has_the_same_reason(alarm, expected):
     result = _result(alarm, failures=(FAILURE,))
     assert verdict(result, "pyarrow") is Verdict.TRUE
     assert same_reason(result, "pyarrow") is expected
@@ -114,7 +114,7 @@ def test_gpu_errors_are_not_failures():
         ("unknown", Verdict.FALSE_ALARM),
     ],
 )
-def test_error_in_importable_set_depends_on_claim(fact, expected):
+def test_verdict_for_an_importable_set_depends_on_the_claim(fact, expected):
     assert verdict(_result(_alarm(fact=fact)), "pyarrow") is expected
 
 

@@ -1,4 +1,4 @@
-"""Boundaries of an incompatibility, found with few reads in remote wheels."""
+"""Tests finding the boundaries of an incompatibility with few reads of remote wheels."""
 
 import datetime
 
@@ -56,7 +56,7 @@ def test_a_compatible_range_of_a_few_releases_is_found():
     assert (bad, good) == (70, 69)
 
 
-def test_recurring_incompatibility_has_adjacent_boundary():
+def test_recurring_incompatibility_has_an_exact_boundary():
     bad, good = boundary(NUMBERS, 0, lambda number: number % 10 < 5, 1)
     assert good == bad + 1
     assert bad % 10 < 5 <= good % 10
@@ -163,7 +163,7 @@ def test_missing_items_of_version_are_found(tmp_path, relation, subject, expecte
         ] == expected
 
 
-def test_version_with_preferred_import_lacks_nothing(tmp_path):
+def test_version_with_the_preferred_import_has_no_missing_items(tmp_path):
     fallback = evidence(Relation.NAME, "lib.params:Old")
     both = msgspec.structs.replace(fallback, preferred=(("lib.net.ports", "lib.params:New"),))
     absent = msgspec.structs.replace(fallback, preferred=(("lib.net.ports", "lib.params:None"),))
@@ -233,7 +233,7 @@ def test_packages_and_versions_that_require_item_are_listed(tmp_path, relation, 
         assert [*map(uses_item, release_catalogue.releases("app"))] == expected
 
 
-def test_registered_name_is_looked_up_in_registry_of_other(tmp_path):
+def test_registered_name_is_looked_up_in_registry_of_the_other_package(tmp_path):
     local_index = LocalIndex()
     place = "transformers/models/auto/configuration_auto.py"
     base = {"transformers/__init__.py": "", "transformers/models/__init__.py": ""}

@@ -1,4 +1,4 @@
-"""Constraints from findings: bounds of the other package, versions of the failing one."""
+"""Tests deriving constraints from findings."""
 
 import pytest
 
@@ -106,7 +106,7 @@ NEVER_ON_IMPORT = {**PLAIN, "app/use.py": "import lib.params\nlib.params.Never()
     ("app", "needs", "unused"),
     [(NEVER_IN_FUNCTION, "lib", True), (NEVER_ON_IMPORT, "lib<0", False)],
 )
-def test_name_that_no_version_has_excludes_a_release_only_if_it_runs_on_import(
+def test_name_missing_in_all_versions_excludes_only_releases_using_it_on_import(
     tmp_path, app, needs, unused
 ):
     index = LocalIndex()
@@ -121,7 +121,7 @@ def test_name_that_no_version_has_excludes_a_release_only_if_it_runs_on_import(
         assert (learned.versions, learned.needs, learned.unused) == ("==1.1", needs, unused)
 
 
-def test_name_of_a_release_for_an_older_python_is_not_unused(tmp_path):
+def test_name_in_a_release_for_an_older_python_counts_as_existing(tmp_path):
     index = LocalIndex()
     has_name = {path: text.encode() for path, text in OLD.items()} | {
         "lib/params.py": b"class Never: pass\n"
@@ -139,7 +139,7 @@ def test_name_of_a_release_for_an_older_python_is_not_unused(tmp_path):
 
 
 @pytest.mark.parametrize("relation", [Relation.WINDOW, Relation.RULE, Relation.REQUIREMENT])
-def test_versions_in_evidence_are_used(tmp_path, relation):
+def test_versions_stated_in_the_evidence_are_used(tmp_path, relation):
     with package_set(tmp_path) as (release_catalogue, _):
         clash = finding(relation, "lib", version="1.7", other_version="1.9", spec=">=1.2,<1.5")
         learned = learn(clash, release_catalogue, ())
@@ -297,7 +297,7 @@ def start():
 """
 
 
-def test_a_check_of_a_version_bounds_all_releases_with_it(tmp_path):
+def test_version_check_bounds_all_releases_that_contain_it(tmp_path):
     index = LocalIndex()
     release_index.publish(index, "lib", {f"1.{n}": OLD for n in range(8)})
     checking = {**PLAIN, "app/use.py": CHECK}

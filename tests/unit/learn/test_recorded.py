@@ -1,4 +1,4 @@
-"""Recorded reasons: refused updates, and sentences of the matrix that name packages."""
+"""Tests reading recorded reasons: refused updates, and sentences of the matrix about packages."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ def on(matrix: Matrix, text: str, **requests: str) -> list[str]:
         ("GRPO of TRL and verl passed.", {"verl": "==0.9.1", "trl": "==1.16.0"}, False),
     ],
 )
-def test_only_notes_on_requested_versions_apply(
+def test_only_notes_about_requested_versions_apply(
     matrix: Matrix, text: str, requests: dict[str, str], expected: bool
 ) -> None:
     assert on(matrix, text, **requests) == ([text.rstrip(".")] if expected else [])
 
 
-def test_sentence_that_refers_to_the_one_before_it_stays_with_it(matrix: Matrix) -> None:
+def test_sentence_that_refers_to_the_previous_sentence_is_kept_with_it(matrix: Matrix) -> None:
     text = "verl 0.9.1 is new (docs/a.md). It needs Python below 3.13. TRL is old."
     assert on(matrix, text, verl="==0.9.1", python="==3.13.*") == [
         "verl 0.9.1 is new. It needs Python below 3.13"
     ]
 
 
-def test_reason_against_verl_with_a_newer_trl_is_recorded(matrix: Matrix) -> None:
+def test_reason_against_verl_with_newer_trl_is_recorded(matrix: Matrix) -> None:
     """The question that the site could not answer: verl 0.9.1 with trl 1.16.0."""
     requests = {"verl": SpecifierSet("==0.9.1"), "trl": SpecifierSet("==1.16.0")}
     found = recorded.notes_on(recorded.notes(matrix), requests)

@@ -1,4 +1,4 @@
-"""Attributes that existed when their reader was released, on a class with __getattr__."""
+"""Tests finding attributes of a class with __getattr__ that were removed after their use."""
 
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.learn.removed_attributes import check, defines_name, parts

@@ -1,4 +1,4 @@
-"""URLs of packages: valid formats, and rejected ones."""
+"""Tests parsing URLs of packages, and which URLs are refused."""
 
 import pytest
 

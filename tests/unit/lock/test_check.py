@@ -1,4 +1,4 @@
-"""Untrusted locks: their texts pass the checks of a matrix, by every reader."""
+"""Tests that texts of untrusted locks pass the checks of a matrix in every reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences are reported by key, shortened, and never as two equal texts."""
+"""Tests that differences are reported by key, shortened, and never as two equal texts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_many_differences_are_shortened_with_count():
     assert len(drift.lines("m", {}, {str(number): 1 for number in range(8)})) == 8
 
 
-def test_long_texts_are_cut_at_difference():
+def test_long_texts_are_cut_at_the_difference():
     (line,) = drift.lines("m", "a" * 500 + "b" + "c" * 500, "a" * 500 + "d" + "c" * 500)
     assert "aaabccc" in line
     assert "aaadccc" in line

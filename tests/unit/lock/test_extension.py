@@ -1,4 +1,4 @@
-"""The lock of an extension: published parts unchanged, with additions; when it is stale."""
+"""Tests that the lock of an extension keeps the published parts, and when it is stale."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def extension_lock(path: Path, *more: Wheel) -> Lock:
     return extension.make_lock(matrix, extended.OWN, extended.resolved(matrix, *more))
 
 
-def test_additions_are_last_in_lock(path: Path) -> None:
+def test_added_packages_are_last_in_the_lock(path: Path) -> None:
     text = codec.encode(extension_lock(path)).decode()
     folder = path.parent / "published/small"
     expected = GOLDEN.replace("LOCK", sha256((folder / published.LOCK).read_bytes()))
@@ -198,7 +198,7 @@ def test_added_layers_may_exceed_published_limit(path: Path) -> None:
         ),
     ],
 )
-def test_change_affects_only_its_layer(path: Path, change, moved: str) -> None:
+def test_changed_addition_affects_only_its_layer(path: Path, change, moved: str) -> None:
     before = {layer.name: layer.id for layer in plan(extension_lock(path), Arch.X86_64).layers}
     change(path.parent)
     after = {layer.name: layer.id for layer in plan(extension_lock(path), Arch.X86_64).layers}
@@ -244,7 +244,7 @@ def test_changed_added_file_is_reported(path: Path) -> None:
     assert "train.sh: No such file or directory, but matrix.yaml adds it" in result
 
 
-def test_other_published_target_is_reported(path: Path) -> None:
+def test_change_of_the_published_target_is_reported(path: Path) -> None:
     lock = extension_lock(path)
     extended.publish(path.parent / "published/small", extended.published(samples.wheel("new")))
     (result,) = extension.stale(lock, extended.read(path))

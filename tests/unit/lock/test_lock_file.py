@@ -1,4 +1,4 @@
-"""The lock contains the matrix values, round-trips, and its staleness is detected."""
+"""Tests that a lock contains the matrix values, survives a round trip, and when it is stale."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_lock_survives_round_trip(tmp_path):
     assert codec.encode(lock_file.read_lock(tmp_path, "small")) == path.read_bytes()
 
 
-def test_locked_versions_are_those_of_the_whole_lock(tmp_path):
+def test_locked_versions_are_read_from_the_whole_lock(tmp_path):
     assert lock_file.locked_versions(tmp_path, "small") == {}
     small_lock = samples.lock(samples.wheel("trl"), samples.wheel("torch", "2.6.0"))
     path = lock_file.lock_path(tmp_path, "small")

@@ -1,4 +1,4 @@
-"""The requirements of a row of a project for the resolver, on each Python."""
+"""Tests which requirements of a project's row the resolver receives for each Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requirements files: pinned, hashed, without URLs."""
+"""Tests that requirements files are pinned and hashed and have no URLs."""
 
 from __future__ import annotations
 

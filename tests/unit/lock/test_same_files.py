@@ -1,4 +1,4 @@
-"""Packages that install the same module: which one keeps its files."""
+"""Tests which of two packages that install the same module keeps its files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lock_of(folder: Path, *packages: str) -> Lock:
         (("onnxruntime", "onnxruntime-gpu"), ["onnxruntime"]),
     ],
 )
-def test_preferred_package_keeps_its_files(
+def test_preferred_package_keeps_its_locked_files(
     tmp_path: Path, packages: tuple[str, ...], left_out: list[str]
 ) -> None:
     lock = lock_of(tmp_path, *packages)

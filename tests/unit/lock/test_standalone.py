@@ -1,4 +1,4 @@
-"""Locks of targets on a standalone Python: content, staleness, rejected values."""
+"""Tests the content and staleness of locks with a standalone Python, and refused values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_lock_with_debian_python_has_no_additional_key():
     assert '"python": {' not in text
 
 
-def test_interpreter_is_from_archive():
+def test_interpreter_comes_from_the_archive():
     lock = standalone_matrix.lock()
     assert lock.base.interpreter == "/opt/python/bin/python3.12"
     assert lock.base.standalone == ARCHIVES

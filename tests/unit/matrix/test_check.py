@@ -1,4 +1,4 @@
-"""Checks beyond types: names that do not exist and contradicting parts."""
+"""Tests checks beyond types: names that do not exist, and contradicting keys."""
 
 from __future__ import annotations
 

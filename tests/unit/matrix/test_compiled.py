@@ -1,4 +1,4 @@
-"""The matrix of the catalogue as JSON equals the YAML file, and is used only for it."""
+"""Tests that the catalogue's matrix as JSON equals the YAML file and is used only for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learned constraints: semantics, merging, encoding."""
+"""Tests the meaning, merging and encoding of learned constraints."""
 
 import threading
 
@@ -33,7 +33,7 @@ def test_missing_entry_requires_package():
     assert constraints.violations([TRITON, entry()], {"triton": "3.2.0"}) == (TRITON,)
 
 
-def test_unused_code_restricts_nothing():
+def test_unused_code_adds_no_constraint():
     relu = entry("==0.19.3", "torch", "deepspeed", unused=True, file="a.py", name="torch.nn:Relu")
     versions = {"deepspeed": "0.19.3", "torch": "2.11.0"}
     assert not relu.violated(versions)
@@ -43,7 +43,7 @@ def test_unused_code_restricts_nothing():
     assert str(relu) == "deepspeed==0.19.3: no version of torch is compatible (a.py, torch.nn:Relu)"
 
 
-def test_entries_of_unused_code_are_joined_only_for_the_same_name():
+def test_entries_for_unused_code_are_merged_only_for_the_same_name():
     relu = entry("==1", "torch", "deepspeed", unused=True, file="a.py", name="torch.nn:Relu")
     other = entry("==1", "torch", "deepspeed", unused=True, file="a.py", name="torch.nn:Gelu")
     bound = entry("==1", "torch<3", "deepspeed")
@@ -93,7 +93,7 @@ def test_adjacent_ranges_are_merged(first, two, ranges):
         assert len(merged) == len(ranges)
 
 
-def test_stricter_entry_replaces_other():
+def test_stricter_entry_replaces_the_weaker_entry():
     loose, tight = entry(needs="transformers<5"), entry(needs="transformers<4.54")
     assert constraints.merge([loose], [tight]) == (tight,)
     assert constraints.merge([tight], [loose]) == (tight,)
@@ -113,7 +113,7 @@ def test_entries_that_together_allow_all_versions_are_not_merged():
     assert len(constraints.merge([entry("<3")], [entry(">2")])) == 2
 
 
-def test_widened_entry_replaces_covered_ones():
+def test_widened_entry_replaces_the_entries_it_covers():
     entries = [entry("==0.28.0"), entry("==1.0.0"), entry("==1.9.2")]
     (merged,) = constraints.merge(entries, [entry(">=0.27,<=1.16.0", file="trl/a.py", line=4)])
     assert (merged.versions, merged.file) == (">=0.27,<=1.16.0", "trl/a.py")

@@ -1,4 +1,4 @@
-"""A matrix with values of wrong types: problems of the rest are reported, too."""
+"""Tests that values of wrong types do not hide other problems of a matrix."""
 
 from __future__ import annotations
 

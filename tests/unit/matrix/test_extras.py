@@ -1,4 +1,4 @@
-"""Sets of extras: their effect on a target, and invalid references."""
+"""Tests the effect of sets of extras on a target, and invalid references."""
 
 from __future__ import annotations
 

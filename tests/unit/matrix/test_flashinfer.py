@@ -1,4 +1,4 @@
-"""FlashInfer's three modes: their effect on a lock, and contradictions in a row."""
+"""Tests the effect of FlashInfer's three modes on a lock, and contradictions in a row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_flashinfer_mode_is_in_label_and_environment(mode: str) -> None:
     assert settings.env["FLASHINFER_WORKSPACE_BASE"] == "/var/cache/imgbuild"
 
 
-def test_jit_adds_compiler_of_cuda_release() -> None:
+def test_mode_jit_adds_the_compiler_of_the_cuda_release() -> None:
     lock = locked("jit")
     assert lock.requirements["nvidia-cuda-nvcc"] == "==13.0.*"
     assert lock.requirements["nvidia-cuda-cccl"] == "==13.0.*"
@@ -48,7 +48,7 @@ def test_jit_adds_compiler_of_cuda_release() -> None:
 
 
 @pytest.mark.parametrize("mode", ["prebuilt", "jit", "off"])
-def test_mode_variables_have_sources(mode: str) -> None:
+def test_every_mode_variable_has_a_source(mode: str) -> None:
     settings = Flashinfer(mode=mode, reason=samples.REASON)  # type: ignore[arg-type]
     matrix = samples.matrix(cuda="13.0", flashinfer=settings)
     target, base = matrix.targets["small"], matrix.bases[matrix.targets["small"].base]
@@ -66,12 +66,12 @@ def test_other_modes_add_no_compiler(mode: str) -> None:
     assert lock.settings.env["PATH"] == "/opt/venv/bin:/usr/bin:/bin"
 
 
-def test_off_disables_flashinfer_sampling_in_vllm() -> None:
+def test_mode_off_disables_flashinfer_sampling_in_vllm() -> None:
     assert locked("off").settings.env[flashinfer.SAMPLER] == "0"
     assert flashinfer.SAMPLER not in locked("prebuilt").settings.env
 
 
-def test_off_excludes_cubins() -> None:
+def test_mode_off_excludes_cubins() -> None:
     (dropped,) = locked("off").drop
     assert dropped.package == "flashinfer-cubin"
     assert dropped.paths == ("lib/python3.11/site-packages/flashinfer_cubin/*",)
@@ -94,13 +94,13 @@ def test_required_flashinfer_with_mode_off_is_refused() -> None:
     assert problem.message == "FlashInfer is off, but the target requires flashinfer-python"
 
 
-def test_jit_compiler_and_location_come_from_mode() -> None:
+def test_compiler_and_its_location_come_from_mode_jit() -> None:
     mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
     text = RIGHT.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
     assert loads(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
 
 
-def test_jit_with_precompiled_wheel_is_refused() -> None:
+def test_mode_jit_with_precompiled_wheel_is_refused() -> None:
     text, line, column = broken(OFF, "    flashinfer: {mode: §jit, reason: compiled at first use}")
     text = text.replace('cuda: "12.4"', 'cuda: "13.0"')
     text = text.replace("indexes: {torch: torch}", "indexes: {flashinfer-python: torch}")
@@ -109,7 +109,7 @@ def test_jit_with_precompiled_wheel_is_refused() -> None:
     assert "index of precompiled kernels" in problem.message
 
 
-def test_jit_accepts_kernel_cache_package() -> None:
+def test_mode_jit_accepts_kernel_cache_package() -> None:
     mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
     text = RIGHT.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
     text = text.replace("indexes: {torch: torch}", "indexes: {flashinfer-jit-cache: torch}")

@@ -1,4 +1,4 @@
-"""Every class of error in a matrix: invalid inputs, with place and message."""
+"""Tests that every class of error in a matrix is reported with place and message."""
 
 from __future__ import annotations
 
@@ -226,12 +226,12 @@ SCALARS = {
 
 
 @each_row("name", [*STRUCTURE])
-def test_structure_is_checked(name: str) -> None:
+def test_matrix_structure_is_checked(name: str) -> None:
     check(*STRUCTURE[name])
 
 
 @each_row("name", [*SCALARS])
-def test_scalars_are_checked(name: str) -> None:
+def test_scalar_types_are_checked(name: str) -> None:
     check(*SCALARS[name])
 
 

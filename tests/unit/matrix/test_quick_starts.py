@@ -1,4 +1,4 @@
-"""Imports of quick starts and examples of frameworks are in the locks of current targets."""
+"""Tests that current locks have the packages that quick starts of frameworks import."""
 
 from __future__ import annotations
 

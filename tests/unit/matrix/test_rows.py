@@ -1,4 +1,4 @@
-"""The rows of the project's matrix: only axes, every combination, no repetition."""
+"""Tests that rows of this repository's matrix pin only axes and repeat no settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NAMES = list(matrix().targets)
 
 
 @each_row("name", NAMES)
-def test_rows_pin_only_axes(name: str) -> None:
+def test_rows_pin_only_versions_of_axes(name: str) -> None:
     target = matrix().targets[name]
     assert set(target.pins) <= AXES
     assert set(target.requires) <= OTHERS
@@ -55,7 +55,7 @@ def test_rows_do_not_repeat_mode_settings(name: str) -> None:
 
 
 @each_row("name", NAMES)
-def test_rows_have_gpus_tested_use_and_matching_names(name: str) -> None:
+def test_rows_have_gpus_test_notes_and_matching_names(name: str) -> None:
     target = matrix().targets[name]
     assert target.gpu
     assert target.tested

@@ -1,4 +1,4 @@
-"""The published JSON Schema: current, valid, and consistent with the reader."""
+"""Tests that the published JSON Schema is current, valid and consistent with the reader."""
 
 from __future__ import annotations
 

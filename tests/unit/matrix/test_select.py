@@ -1,4 +1,4 @@
-"""Selection of targets by a command line, and its error messages."""
+"""Tests selecting targets on the command line, and the error messages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_patterns_are_case_sensitive(matrix: Matrix) -> None:
         chosen(matrix, "CU1*")
 
 
-def test_all_selects_every_target(matrix: Matrix) -> None:
+def test_all_option_selects_every_target(matrix: Matrix) -> None:
     assert len(chosen(matrix, everything=True)) == 3
 
 
@@ -90,7 +90,7 @@ def test_single_target_needs_no_name(matrix: Matrix) -> None:
     assert {item[0] for item in chosen(alone)} == {name}
 
 
-def test_all_with_name_is_refused(matrix: Matrix) -> None:
+def test_all_option_with_a_target_name_is_refused(matrix: Matrix) -> None:
     with pytest.raises(InputError, match="cannot be combined"):
         chosen(matrix, "gh200", everything=True)
 

@@ -1,4 +1,4 @@
-"""The file `updates.json`: how refusals are stored, and which rows were created from which."""
+"""Tests how `updates.json` stores refusals, and from which row each row was created."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFUSED = RefusedVersion(
 )
 
 
-def test_the_file_is_read_as_it_was_written(tmp_path):
+def test_file_survives_round_trip(tmp_path):
     updates = Updates().refusing("cu130-trl", REFUSED)
     made = DerivedRow(of="cu130-trl", made=DAY, moved={"trl": "1.16.0"})
     updates = updates.making("cu130-trl1.16.0", made, {"torch": "2.11.0"})
@@ -36,7 +36,7 @@ def test_the_file_is_read_as_it_was_written(tmp_path):
     assert tried_updates.read(tmp_path / "absent") == Updates()
 
 
-def test_a_new_row_drops_refusals_that_it_has_passed():
+def test_new_row_removes_refusals_of_the_versions_it_has():
     updates = Updates().refusing("a", REFUSED)
     newer = msgspec.structs.replace(REFUSED, version="2.16.0")
     updates = updates.refusing("a", newer)
@@ -53,7 +53,7 @@ def test_refusals_are_sorted_by_version():
     assert versions == ["2.8.0", "2.9.0", "2.10.0"]
 
 
-def test_rows_are_followed_from_the_first_to_the_newest_and_back():
+def test_newest_and_first_row_of_a_chain_are_found():
     updates = Updates(
         rows={
             "a1": DerivedRow(of="a", made=DAY),
@@ -76,14 +76,14 @@ def test_circular_rows_terminate():
 @each_row(
     "text", ["[]", "{", '{"version": 2}', '{"refused": {"a": [{"package": 1}]}}', '{"more": 1}']
 )
-def test_a_damaged_file_is_named(tmp_path, text):
+def test_error_for_a_damaged_file_names_it(tmp_path, text):
     (tmp_path / "updates.json").write_text(text)
     with pytest.raises(InputError, match=r"updates\.json is not a valid list of updates") as caught:
         tried_updates.read(tmp_path)
     assert "to try the versions again" in (caught.value.hint or "")
 
 
-def test_no_link_is_read_or_written(tmp_path):
+def test_links_are_neither_read_nor_written(tmp_path):
     outside = tmp_path / "outside.json"
     outside.write_text('{"version": 1}')
     images = tmp_path / "project/images"

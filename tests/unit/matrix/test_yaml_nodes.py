@@ -1,4 +1,4 @@
-"""Invalid YAML: each test creates a file and checks place and message."""
+"""Tests that invalid YAML is reported with place and message."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_docker_archive_lists_config_and_layers(single):
     assert entry["annotations"]["io.containerd.image.name"] == "docker.io/me/x:1"
 
 
-def test_docker_archive_of_two_architectures_is_refused(two):
+def test_docker_archive_with_two_architectures_is_refused(two):
     with pytest.raises(InputError, match="has one architecture"):
         next(archive.chunks(two, None, "docker-archive"))
 

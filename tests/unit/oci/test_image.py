@@ -109,7 +109,7 @@ def test_buildkit_attestations_are_not_images(tmp_path):
     assert image.read(folder).digest == entry["digest"]
 
 
-def test_non_image_is_refused(tmp_path):
+def test_path_without_an_image_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("no tar")
     for place, error in (

@@ -1,4 +1,4 @@
-"""Layers: read by Python's gzip and tarfile, independent of the writing mode, golden bytes."""
+"""Tests that layers are valid, independent of the writing mode, and match golden bytes."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_layers_are_copied_across_file_systems(tmp_path):
             images.verified(tmp_path / "out")
 
 
-def test_second_image_replaces_first(tmp_path):
+def test_second_image_replaces_the_first(tmp_path):
     first = layout.read(make(tmp_path, "shared", "old"))
     out = make(tmp_path, "shared", "new")
     second = images.verified(out)
@@ -117,7 +117,7 @@ def test_failed_write_keeps_old_image(tmp_path):
 
 
 @pytest.mark.parametrize("existed", [False, True])
-def test_failed_first_write_leaves_nothing(tmp_path, existed):
+def test_failed_first_write_leaves_no_files(tmp_path, existed):
     layers = [images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")]
     summary = images.summary(layers)
     layers[1][1].unlink()

@@ -1,4 +1,4 @@
-"""Layers merged in memory, compared with the same layers unpacked to disk."""
+"""Compares layers merged in memory with the same layers unpacked to disk."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_merged_tree_matches_unpacked_tree(stack: list[list[Given]]) -> None:
             remove(folder / "root")
 
 
-def test_memory_for_each_path_is_bounded() -> None:
+def test_memory_use_per_path_is_bounded() -> None:
     """The memory per path determines that of comparing two large images."""
     folders = 50
     stack = [

@@ -1,4 +1,4 @@
-"""Tar headers: read by Python's tarfile and by a parser of the raw fields."""
+"""Tests tar headers with Python's tarfile and a parser of the raw fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit of a lock reads other releases like settling: the same result in three places."""
+"""Tests that auditing a lock, a resolution and pins gives the same findings."""
 
 from __future__ import annotations
 
@@ -177,7 +177,9 @@ def test_wheels_in_folder_are_audited_offline(tmp_path: Path, checks: tuple[str,
     assert here == [checks == CHECKS] * 2  # for code alone they are not downloaded
 
 
-def test_report_is_cached_until_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_is_cached_unless_again_is_requested(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     matrix, lock, _ = audited_folder(tmp_path)
     inputs = Inputs(matrix, Context(Store.open(tmp_path / "cache"), Http(attempts=1, offline=True)))
     first = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",))
@@ -191,7 +193,7 @@ def test_report_is_cached_until_again(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "auditing small" in capsys.readouterr().err
 
 
-def test_offline_error_counts_remote_wheels(tmp_path: Path) -> None:
+def test_offline_error_has_the_number_of_remote_wheels(tmp_path: Path) -> None:
     matrix, lock, resolution = audited_folder(tmp_path)
     there, _ = audited.wheel(tmp_path / "other", "pip", "25.1", {"pip/__init__.py": ""})
     wheels = (there, *resolution.wheels)

@@ -1,4 +1,4 @@
-"""Package sets without a lock: builds of other indexes, unreadable packages, cached reports."""
+"""Tests audits of package sets without a lock: other indexes, unread packages, cached reports."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_requirements_of_extra_are_included(auditor: Asked, partial: bool) -> No
     assert older.endswith("but aiohttp is 3.0")
 
 
-def test_report_is_cached_until_again(auditor: Asked) -> None:
+def test_report_is_cached_unless_again_is_requested(auditor: Asked) -> None:
     first = auditor.audit("user==1.0", "torch==2.10.0")
     auditor.site.requests.clear()
     assert auditor.audit("user==1.0", "torch==2.10.0") == first
@@ -152,7 +152,9 @@ def test_report_is_cached_until_again(auditor: Asked) -> None:
         ("2.10.0+cpu", "cuda: Optional[str] = None\n", ""),
     ],
 )
-def test_cuda_release_is_that_of_torch(tmp_path: Path, version: str, text: str, cuda: str) -> None:
+def test_cuda_release_is_derived_from_torch(
+    tmp_path: Path, version: str, text: str, cuda: str
+) -> None:
     files = {"torch/__init__.py": "", "torch/version.py": text}
     assert audit_set.cuda_of(audited.package_set(tmp_path, {f"torch=={version}": files})) == cuda
     assert audit_set.cuda_of(audited.package_set(tmp_path / "b", {"trl==1.0": {}})) == ""

@@ -1,4 +1,4 @@
-"""The layers that `lock` reads, given the records of the project and the cache."""
+"""Tests which layers `lock` reads, given the records of the project and the cache."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Whether a lock is current: matrix, learned constraints, audit results."""
+"""Tests whether a lock is current with the matrix, learned constraints and audit results."""
 
 from fnmatch import fnmatchcase
 
@@ -66,7 +66,7 @@ def test_unrelated_learned_constraints_keep_lock_current(tmp_path, others):
     assert "trl" not in caught.value.message
 
 
-def test_audit_errors_are_all_reported_with_status_4():
+def test_all_audit_errors_are_reported_with_exit_status_4():
     wrong = Finding(check="elf", severity=Severity.ERROR, message="undefined _Z1fv", where="a/b.so")
     cured = Finding(check="elf", severity=Severity.ERROR, message="no b", remedy="take b 2")
     doubt = Finding(check="elf", severity=Severity.NOTE, message="not this one", where="a/c.so")
@@ -115,7 +115,7 @@ def test_compiler_for_deepspeed_is_kept_without_flashinfer():
         ([f"lib/site-packages/{n}.h" for n in range(9)], '["lib/site-packages/0.h",'),
     ],
 )
-def test_conflicting_files_are_answered_with_lines_of_the_matrix(paths, shown):
+def test_conflicting_files_error_suggests_matrix_lines(paths, shown):
     lock = samples.lock()
     found = [PathConflict(path=path, owners=("alpha", "beta")) for path in paths]
     text = lock_target.drop_lines(lock, Arch.X86_64, found)

@@ -1,4 +1,4 @@
-"""The image of a target for `imgbuild run`: found, built first, or refused."""
+"""Tests that `imgbuild run` finds, builds or refuses the image of a target."""
 
 from __future__ import annotations
 

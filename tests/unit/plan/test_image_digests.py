@@ -1,4 +1,4 @@
-"""`digests.json` is computed from the lock and its layer records, and matches no other lock."""
+"""Tests that `digests.json` is computed from the lock and its layer records."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_base_layer_keeps_compression():
     ]
 
 
-def test_index_is_sorted_with_platforms():
+def test_index_entries_are_sorted_and_have_platforms():
     manifests = {Arch.X86_64: b"x86", Arch.ARM64: b"arm"}
     entries = json.loads(oci_documents.index(manifests))["manifests"]
     assert (
@@ -101,6 +101,6 @@ def test_index_is_sorted_with_platforms():
     assert entries[0]["digest"] == f"sha256:{sha256(b'arm')}"
 
 
-def test_layers_and_diff_ids_must_match():
+def test_number_of_layers_and_diff_ids_must_match():
     with pytest.raises(ValueError, match="shorter"):
         image_documents.config(images.plan(), DIFF_IDS[:1])

@@ -1,4 +1,4 @@
-"""The plan as a pure function of the lock: order, grouping, and inputs of layer ids."""
+"""Tests the order, grouping and inputs of layers in the plan of a lock."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_configuration_depends_only_on_lock():
     assert config.labels["org.opencontainers.image.title"] == "small"
 
 
-def test_plan_can_have_only_the_base():
+def test_plan_without_packages_has_only_the_base():
     base = base_of(plan(samples.lock(), Arch.X86_64))
     assert [layer.name for layer in base.layers] == ["debian-12"]
     assert base.config.env == ("LANG=C.UTF-8", "PATH=/usr/bin:/bin")

@@ -1,4 +1,4 @@
-"""Records of layers and wheels: merging, and an error if two differ."""
+"""Tests merging records of layers and wheels, and the error for conflicting ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell scripts, Dockerfiles and notebooks: the packages that commands install, and when."""
+"""Tests which packages the commands of shell scripts, Dockerfiles and notebooks install."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _script(tmp_path, text, **files):
         ("# pip install torch", []),
     ],
 )
-def test_the_packages_of_a_command_are_read(tmp_path, command, installed):
+def test_packages_of_an_install_command_are_read(tmp_path, command, installed):
     assert texts(_script(tmp_path, command)) == installed
 
 
@@ -69,7 +69,7 @@ def test_unsupported_command_is_reported_with_reason(tmp_path, script, text, rea
     assert result.requirements == ()
 
 
-def test_a_later_installation_takes_precedence(tmp_path):
+def test_later_install_command_takes_precedence(tmp_path):
     result = _script(tmp_path, "pip install trl==0.23.0 torch\npip install --no-deps trl==0.22.2\n")
     assert [(each.text, each.no_deps) for each in result.requirements] == [
         ("torch", False),
@@ -78,7 +78,7 @@ def test_a_later_installation_takes_precedence(tmp_path):
     assert "a later command installs trl==0.22.2 (line 2)" in reasons(result)["trl==0.23.0"]
 
 
-def test_a_wheel_that_was_downloaded_is_required_by_its_address(tmp_path):
+def test_downloaded_wheel_is_required_by_its_url(tmp_path):
     file = "flash_attn-2.7.4+cu12-cp311-cp311-linux_x86_64.whl"
     script = f"wget https://files.example/{file}\npip install ./{file} --no-build-isolation\n"
     result = _script(tmp_path, script)
@@ -118,7 +118,9 @@ def test_constraints_cuda_releases_and_indexes_are_read_from_options(tmp_path):
         ("ubuntu:22.04", [], [], []),
     ],
 )
-def test_the_tag_of_a_known_image_names_versions(tmp_path, image, requirements, cuda, python):
+def test_versions_are_read_from_the_tag_of_a_known_image(
+    tmp_path, image, requirements, cuda, python
+):
     result = declared(tmp_path, {"Dockerfile": f"FROM {image}\n"})
     assert texts(result) == requirements
     assert [each.name for each in result.cuda] == cuda
@@ -127,7 +129,7 @@ def test_the_tag_of_a_known_image_names_versions(tmp_path, image, requirements, 
     assert [note.text for note in result.not_read] == ([f"FROM {image}"] if unknown else [])
 
 
-def test_stages_and_arguments_choose_the_image(tmp_path):
+def test_build_stages_and_arguments_determine_the_base_image(tmp_path):
     text = (
         "ARG CUDA=12\nFROM nvidia/cuda:12.8.1-devel AS cuda12\n"
         "FROM nvidia/cuda:13.0.3-devel AS cuda13\n"
@@ -154,7 +156,7 @@ def test_stages_and_arguments_choose_the_image(tmp_path):
         ("!pip install trl {extra}", ["trl"]),
     ],
 )  # fmt: skip
-def test_cells_install_packages_of_their_branch(tmp_path, cell, installed):
+def test_install_commands_in_notebook_cells_are_read(tmp_path, cell, installed):
     notebook = {"cells": [{"cell_type": "code", "source": cell.splitlines(keepends=True)}]}
     result = declared(tmp_path, {"train.ipynb": json.dumps(notebook)})
     assert texts(result) == installed

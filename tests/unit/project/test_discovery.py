@@ -1,4 +1,4 @@
-"""The files of a project that are read by default, and their precedence."""
+"""Tests which files of a project are read by default, and their precedence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_consistent_metadata_and_requirements_are_both_read(tmp_path):
     assert not any(each.locked for each in result.requirements)
 
 
-def test_a_pinned_requirements_file_within_the_ranges_is_a_lock(tmp_path):
+def test_pinned_requirements_file_within_the_ranges_is_used_as_lock(tmp_path):
     pins = "torch==2.6.0\nclick==8.2.1\nnumpy==1.26.4\nsympy==1.13.1\n"
     result = declared(tmp_path, {"pyproject.toml": RANGES, "requirements.txt": pins})
     locked = [each.text for each in result.requirements if each.locked]
@@ -45,7 +45,7 @@ def test_contradicting_requirements_file_is_excluded_with_locations(tmp_path):
     assert result.files == ("pyproject.toml",)
 
 
-def test_files_for_development_hardware_and_alternatives_are_listed(tmp_path):
+def test_development_and_alternative_requirements_files_are_listed(tmp_path):
     files = {
         "requirements.txt": "torch\n",
         "requirements-dev.txt": "ruff\n",
@@ -80,7 +80,7 @@ def test_only_named_files_are_read(tmp_path):
     assert result.packages == ()
 
 
-def test_a_dockerfile_beside_metadata_gives_debian_packages_and_notes_the_rest(tmp_path):
+def test_dockerfile_with_project_metadata_adds_only_debian_packages(tmp_path):
     docker = (
         "FROM nvidia/cuda:12.4.1-devel-ubuntu22.04\n"
         "RUN apt-get install -y git-lfs\n"
@@ -114,7 +114,7 @@ def test_lock_of_workspace_without_project_is_ignored(tmp_path, monkeypatch):
     assert "no entry" in reasons(declared(tmp_path, files))["uv.lock"]
 
 
-def test_of_several_dockerfiles_the_usual_one_is_read(tmp_path):
+def test_usual_dockerfile_of_several_is_read(tmp_path):
     files = {
         "requirements.txt": "torch\n",
         "Dockerfile": "FROM ubuntu:22.04\nRUN apt-get install -y git\n",
@@ -151,7 +151,7 @@ def test_projects_in_subfolders_are_ignored(tmp_path):
     assert set(reasons(result)) == {"agent/pyproject.toml", "tools/requirements.txt"}
 
 
-def test_environments_of_conda_in_folders_are_projects(tmp_path):
+def test_single_conda_environment_in_a_subfolder_is_read(tmp_path):
     environment = "dependencies:\n  - numpy\n  - pip:\n      - trl==0.18.2\n"
     one = {"gym/conda_env.yml": environment, "docs/environment.yml": environment}
     assert texts(declared(tmp_path / "one", one)) == ["numpy", "trl==0.18.2"]
@@ -189,7 +189,7 @@ def test_setup_py_is_read_if_pyproject_has_no_project(tmp_path):
     assert [each.name for each in result.packages] == ["x"]
 
 
-def test_dynamic_dependencies_are_those_of_their_file_or_script(tmp_path):
+def test_dynamic_dependencies_are_read_from_their_file_or_script(tmp_path):
     head = '[project]\nname = "x"\ndynamic = ["version", "dependencies"]\n'
     by_file = head + '[tool.setuptools.dynamic]\ndependencies = {file = ["reqs.txt"]}\n'
     result = declared(tmp_path / "a", {"pyproject.toml": by_file, "reqs.txt": "torch\n"})
@@ -203,13 +203,13 @@ def test_dynamic_dependencies_are_those_of_their_file_or_script(tmp_path):
     assert "build backend" in reasons(result)["dependencies"]
 
 
-def test_an_empty_project_declares_nothing(tmp_path):
+def test_empty_project_declares_no_requirements(tmp_path):
     result = declared(tmp_path, {"train.py": "import torch\n"})
     assert result.requirements == ()
     assert result.files == ()
 
 
-def test_the_engine_of_a_base_image_is_required_if_no_other_file_names_it(tmp_path):
+def test_engine_of_the_base_image_is_required_if_no_other_file_names_it(tmp_path):
     files = {
         "requirements.txt": "transformers\n",
         "dockerfile/Dockerfile": "FROM lmsysorg/sglang:latest\nRUN pip install einops\n",
@@ -235,7 +235,7 @@ def test_repository_installed_only_by_dockerfile_is_reported_as_note(tmp_path):
     )
 
 
-def test_a_requirements_file_of_a_submodule_is_named_with_its_command(tmp_path):
+def test_missing_submodule_error_has_the_git_command(tmp_path):
     files = {
         "requirements.txt": "torch\n-r external/shop/requirements.txt\n",
         ".gitmodules": '[submodule "shop"]\n\tpath = external/shop\n',
@@ -247,7 +247,7 @@ def test_a_requirements_file_of_a_submodule_is_named_with_its_command(tmp_path):
     assert "git submodule update --init external/shop" in str(problem)
 
 
-def test_the_only_project_in_a_folder_is_read_with_its_files(tmp_path):
+def test_only_project_in_a_subfolder_is_read_with_its_files(tmp_path):
     files = {"training/setup.py": "from setuptools import setup\nsetup(name='x', version='1')\n",
              "training/requirements.txt": "torch\n"}  # fmt: skip
     result = declared(tmp_path, files)

@@ -1,4 +1,4 @@
-"""Invalid and hostile files lead to a problem with file and place, never to a traceback."""
+"""Tests that invalid and hostile files are reported with file and place, without a traceback."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ BROKEN: dict[str, tuple[dict[str, str | bytes], str, int | None, str]] = {
 
 
 @each_row("name", BROKEN)
-def test_a_broken_file_is_named_with_its_line(tmp_path, name):
+def test_broken_file_is_reported_with_its_line(tmp_path, name):
     files, file, line, text = BROKEN[name]
     result = problems(tmp_path, files)
     assert result[0].file == file
@@ -78,7 +78,7 @@ def test_a_broken_file_is_named_with_its_line(tmp_path, name):
     assert text in result[0].message
 
 
-def test_all_problems_of_all_files_are_reported_at_once(tmp_path):
+def test_problems_of_all_files_are_reported_together(tmp_path):
     files = {
         "pyproject.toml": '[project]\nname = "a"\ndependencies = ["torch=2", "numpy>>1"]\n',
         "requirements.txt": "-r nowhere.txt\n",
@@ -110,7 +110,7 @@ def test_a_link_within_the_project_is_followed(tmp_path):
     assert texts(read(folder)) == ["torch"]
 
 
-def test_a_folder_behind_a_link_out_of_the_project_is_not_read(tmp_path):
+def test_folder_reached_by_a_link_out_of_the_project_is_not_read(tmp_path):
     outside = project(tmp_path / "o", {"pyproject.toml": '[project]\nname = "o"\n'})
     folder = project(tmp_path / "p", {"requirements.txt": "-e ./o\n"})
     (folder / "o").symlink_to(outside)
@@ -145,7 +145,7 @@ def test_named_files_outside_project_or_of_unknown_kind_are_refused(tmp_path):
     ]
 
 
-def test_extras_and_groups_that_do_not_exist_are_refused_with_the_nearest(tmp_path):
+def test_missing_extras_and_groups_are_refused_with_the_nearest_name(tmp_path):
     files = {
         "pyproject.toml": '[project]\nname = "a"\n[project.optional-dependencies]\nvllm = []\n'
     }
@@ -157,7 +157,7 @@ def test_extras_and_groups_that_do_not_exist_are_refused_with_the_nearest(tmp_pa
     ]
 
 
-def test_extras_that_exclude_each_other_are_refused(tmp_path):
+def test_conflicting_extras_are_refused(tmp_path):
     files = {
         "pyproject.toml": '[project]\nname = "a"\n[project.optional-dependencies]\nx = []\ny = []\n'
         '[tool.uv]\nconflicts = [[{extra = "x"}, {extra = "y"}]]\n'

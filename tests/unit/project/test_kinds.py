@@ -1,4 +1,4 @@
-"""The declarations of a small project with each type of file, compared with a golden file."""
+"""Compares the declarations of a small project with each type of file with a golden file."""
 
 from __future__ import annotations
 

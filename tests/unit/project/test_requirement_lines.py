@@ -1,4 +1,4 @@
-"""Requirements files: lines that pip accepts, and lines that are skipped or refused."""
+"""Tests reading lines that pip accepts in requirements files, and which are skipped or refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.user_projects import declared, problems, reasons, shown, text
 HASH = "a" * 64
 
 
-def test_every_form_of_a_line_is_read(tmp_path, golden):
+def test_every_form_of_a_requirement_line_is_read(tmp_path, golden):
     files = {
         "requirements.txt": f"""\
 # the trainer
@@ -69,7 +69,7 @@ def test_unknown_line_is_reported_with_location(tmp_path, line, reason):
     assert texts(result) == ["torch"]
 
 
-def test_all_broken_lines_are_named_at_once(tmp_path):
+def test_all_broken_lines_are_reported_together(tmp_path):
     result = problems(
         tmp_path,
         {"requirements.txt": "torch=2.6\n-r missing.txt\nnumpy\ntransformers>>4\n"},
@@ -87,7 +87,7 @@ def test_circular_includes_are_refused(tmp_path):
     assert "requirements.txt -> a.txt -> requirements.txt" in problem.message
 
 
-def test_a_local_folder_adds_its_requirements_with_its_own_place(tmp_path):
+def test_local_folder_adds_its_requirements_with_their_locations(tmp_path):
     files = {
         "requirements.txt": "-e ./lib[gpu]\n",
         "lib/pyproject.toml": """\
@@ -136,14 +136,14 @@ def test_conda_export_is_recognized(tmp_path):
     assert "a Conda library" in reasons(result)["openssl=3.0"]
 
 
-def test_builds_for_other_hardware_lose_their_local_version_and_are_noted(tmp_path):
+def test_local_versions_for_other_hardware_are_dropped_with_a_note(tmp_path):
     result = declared(tmp_path, {"requirements.txt": "torch==2.6.0+cpu\n"})
     assert texts(result) == ["torch==2.6.0"]
     assert "builds for CUDA" in reasons(result)["torch==2.6.0+cpu"]
     assert result.cuda == ()
 
 
-def test_indexes_of_pytorch_for_other_hardware_and_of_nightly_builds_are_noted(tmp_path):
+def test_pytorch_indexes_of_other_hardware_and_nightly_builds_are_noted(tmp_path):
     urls = [f"https://download.pytorch.org/whl/{part}" for part in ("cpu", "rocm6.3")]
     nightly = "https://download.pytorch.org/whl/nightly/cu128"
     lines = [f"--extra-index-url {url}\n" for url in (*urls, nightly)]
@@ -247,7 +247,7 @@ def test_credentials_in_ignored_line_are_not_shown(tmp_path, line):
     assert "S3CRET" not in "".join(notes)
 
 
-def test_the_user_of_ssh_and_a_revision_are_shown(tmp_path):
+def test_ssh_user_and_revision_are_shown(tmp_path):
     line = "git+ssh://git@git.example/a/b.git@v1#subdirectory=../.."
     answer = declared(tmp_path, {"requirements.txt": f"einops\n{line}\n"})
     assert list(reasons(answer)) == [line]

@@ -1,4 +1,4 @@
-"""setup.py without running it: common forms in which scripts build their lists."""
+"""Tests reading setup.py without running it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_requirements_of_a_script_are_found(tmp_path, way):
         "[*missing()]",
     ],
 )
-def test_values_known_only_by_running_are_named(tmp_path, value):
+def test_values_that_require_running_the_script_are_named(tmp_path, value):
     result = declared(tmp_path, {"setup.py": f"{HEAD}setup(name='x', install_requires={value})\n"})
     assert "build backend" in reasons(result)["install_requires"]
 
@@ -114,7 +114,7 @@ def test_version_layout_and_scripts_are_read(tmp_path):
     )
 
 
-def test_recursive_script_terminates(tmp_path):
+def test_reading_of_a_recursive_script_terminates(tmp_path):
     script = "def a():\n    return b()\ndef b():\n    return a()\n"
     script += "setup(name='x', install_requires=a())\n"
     assert "install_requires" in reasons(declared(tmp_path, {"setup.py": HEAD + script}))
@@ -129,7 +129,7 @@ def test_recursive_script_terminates(tmp_path):
         "def f():\n    return f() + f()\nx = f()\n",
     ],
 )
-def test_a_script_that_grows_without_end_is_refused(tmp_path, growth):
+def test_script_with_an_endlessly_growing_list_is_refused(tmp_path, growth):
     script = f"{HEAD}x = ['torch']\n{growth}setup(name='x', install_requires=x)\n"
     result = problems(tmp_path, {"setup.py": script})
     assert "too large" in result[0].message

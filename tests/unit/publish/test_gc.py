@@ -1,4 +1,4 @@
-"""Old images of a repository, and the result of their deletion."""
+"""Tests which images of a repository are old, and the result of their deletion."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_image_retagged_during_deletion_is_kept(registry, capsys):
     assert f"{old} is kept, because it now has another tag" in capsys.readouterr().err
 
 
-def test_error_of_a_registry_without_deletion_has_a_hint(registry):
+def test_error_from_a_registry_without_deletion_has_a_hint(registry):
     registry.deletes = False
     place = Place(registry)
     place.image("old", "small-20260101")

@@ -1,4 +1,4 @@
-"""Listing and tagging of registry images, and arguments of diff."""
+"""Tests listing and tagging images of a registry, and the arguments of diff."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filling a mirror: uploaded files, their order, and the state after a failure."""
+"""Tests which files are uploaded to a mirror, their order, and the state after a failure."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_mirror_status_reports_missing_files_and_tag(sample):
     assert (list(artifact.lacking), artifact.tagged) == ([files[1]], True)
 
 
-def test_drop_removes_only_fetched_files(sample):
+def test_drop_option_removes_only_fetched_files(sample):
     """Nothing was fetched, so the cache does not change."""
     sample.push(drop=True)
     assert all(sample.inputs.store.file(w.sha256) for w in sample.lock.arch[X86].wheels)

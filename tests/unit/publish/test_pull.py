@@ -1,4 +1,4 @@
-"""Pulls from a faulty registry: the digest is kept, or no output remains."""
+"""Tests that pulls from a faulty registry keep the digest or leave no output."""
 
 from __future__ import annotations
 

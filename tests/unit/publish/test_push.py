@@ -1,4 +1,4 @@
-"""Pushes to a faulty registry: no tag ever refers to an incomplete image."""
+"""Tests that no tag refers to an incomplete image after pushes to a faulty registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A registry in memory, and a client of it without this machine's settings."""
+"""Provides a registry in memory and a client without this machine's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Artifacts in a registry: attached once, read back with every digest checked."""
+"""Tests that artifacts in a registry are attached once and read back with every digest checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry client with a local registry that requires tokens and redirects blobs."""
+"""Tests reading a base from a registry that requires tokens and redirects blobs."""
 
 from __future__ import annotations
 

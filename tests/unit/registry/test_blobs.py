@@ -1,4 +1,4 @@
-"""Blobs of a registry: sizes, small ones as bytes, large ones as files, faults."""
+"""Tests reading blobs of a registry, with and without faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests and lists of registries that follow the specification, and of others."""
+"""Tests manifests and lists of registries that follow the specification, and of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redirects of a registry carry no credentials: it must not act on the user's behalf."""
+"""Tests that redirects of a registry carry no credentials of the user."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_invalid_redirect_urls_are_refused(registry, place):
         client().has(registry.repository("me/x"), BLOB.digest)
 
 
-def test_netrc_credentials_are_sent_only_after_challenge(tmp_path, monkeypatch):
+def test_netrc_credentials_are_sent_only_after_a_challenge(tmp_path, monkeypatch):
     lines = "machine localhost login me password victims-word\n"
     (tmp_path / "netrc").write_text(lines)
     (tmp_path / "netrc").chmod(0o600)

@@ -1,4 +1,4 @@
-"""The servers for a host: hosts.toml, Docker's folders, mirrors, certificates, plain HTTP."""
+"""Tests which servers are used for a host, according to hosts.toml and the defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of images in registries."""
+"""Tests parsing names of images in registries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registries with invalid responses: imgbuild reports errors."""
+"""Tests that invalid responses of registries cause errors of imgbuild, not exceptions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _client() -> Client:
 
 
 @pytest.mark.parametrize("wait", ["²", MANY, "-1", "Mon, 99 Jan 2026 00:00:00 GMT"])
-def test_invalid_retry_after_is_ignored(client, registry, wait):
+def test_invalid_retry_after_header_is_ignored(client, registry, wait):
     registry.faults.append(Fault("HEAD", times=9, status=503, headers={"Retry-After": wait}))
     with pytest.raises(FetchFailed, match="503"):
         client.has(registry.repository("me/x"), BLOB.digest)

@@ -1,4 +1,4 @@
-"""Referrers of a manifest: from the registry's API, or from the tag maintained by clients."""
+"""Tests reading the referrers of a manifest from the API, or from the tag that clients maintain."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_missing_referrers_api_is_recognized(client, plain, status):
     assert [referrer.digest for referrer in referrers] == [first]
 
 
-def test_html_response_is_not_referrers_api(client, plain):
+def test_html_response_is_not_a_referrers_list(client, plain):
     subject = put(client, plain)
     first = refer(client, plain, subject, SBOM)
     headers = {"Content-Type": "text/html; charset=utf-8"}

@@ -1,4 +1,4 @@
-"""Credentials and tokens of registries: requests, recipients, and expiry."""
+"""Tests how tokens of registries are requested, to whom they are sent, and when they expire."""
 
 from __future__ import annotations
 

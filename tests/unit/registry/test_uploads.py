@@ -1,4 +1,4 @@
-"""Uploads to a registry that drops connections, rejects requests and loses data."""
+"""Tests uploads to a registry that drops connections, rejects requests and loses data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Dockerfiles and the bake file of this repository, as they are committed."""
+"""Tests that the committed Dockerfiles and bake file of this repository are current."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_committed_dockerfiles_are_current():
 
 
 @each_row("path", COMMITTED, ids=lambda path: path.parent.name)
-def test_committed_dockerfiles_need_no_registry_and_no_new_engine(path):
+def test_committed_dockerfiles_require_neither_registry_nor_new_engine(path):
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"^# *(syntax|escape|check) *=", text, re.MULTILINE)
     assert "<<" not in text
@@ -44,7 +44,7 @@ def test_linter_exceptions_have_reasons():
         assert all(re.fullmatch(r"DL\d+  # .{8,}", exception) for exception in ignored)
 
 
-def test_the_bake_file_has_every_dockerfile():
+def test_bake_file_lists_every_dockerfile():
     document = json.loads((ROOT / bake.FILE).read_bytes())
     contexts = {target["context"] for target in document["target"].values()}
     assert contexts == {f"images/{path.parent.name}" for path in COMMITTED}

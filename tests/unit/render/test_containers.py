@@ -1,4 +1,4 @@
-"""Containers for Compose, dev containers, Kubernetes and SkyPilot: values arrive as written."""
+"""Tests that containers for Compose, Kubernetes and other tools receive values unchanged."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def interpolated(text: str) -> str:
 
 
 @given(TEXTS, TEXTS)
-def test_values_and_words_are_passed_unchanged(value: str, word: str) -> None:
+def test_values_and_arguments_are_passed_unchanged(value: str, word: str) -> None:
     made = container(env=(f"VALUE={value}",), command=("echo", word))
     [service] = yaml.safe_load(compose.compose(made, "x"))["services"].values()
     assert interpolated(service["environment"]["VALUE"]) == value
@@ -99,7 +99,7 @@ def test_text_is_quoted_for_every_reader(text: str) -> None:
         ("rayjob", kubernetes.rayjob, {"nodes": 3, "gpus": "8", "ports": (8265,)}),
     ],
 )
-def test_objects_of_kubernetes_have_published_fields(form: str, write: Any, options: Any) -> None:
+def test_kubernetes_objects_have_only_published_fields(form: str, write: Any, options: Any) -> None:
     import jsonschema  # loading it takes a second
 
     document = yaml.safe_load(write(container(**options), "x"))
@@ -147,12 +147,12 @@ def test_entry_point_is_passed_unchanged_through_shells_and_ray(words: list[str]
      ("echo", "a;b"), ("echo", "~"), ("echo", "é"), ("echo", "a\nb"), ("echo", "{a,b}"),
      ("echo", "a\\b"), ("echo", "'"), ("echo", "#"), ("echo", "!!"), ("%1",), ("time", "x")],
 )  # fmt: skip
-def test_words_that_a_shell_changes_are_refused(words: tuple[str, ...]) -> None:
+def test_arguments_that_a_shell_would_change_are_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="a shell would change these words"):
         kubernetes.entrypoint(words)
 
 
-def test_secrets_have_names_but_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_rendered_with_names_but_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("OTHER", "other_secret")
     made = container(env=("OTHER",), gpu="H100")
@@ -223,7 +223,7 @@ def test_dev_container_refuses_command_and_variables() -> None:
     assert made["containerEnv"]["A"] == "$HOME $$"
 
 
-def test_all_invalid_options_are_reported_at_once() -> None:
+def test_all_invalid_options_are_reported_together() -> None:
     with pytest.raises(InputError) as caught:
         container(
             gpus="65", gpu="H 100", nodes=0, shared=-1, env=("1=2", "A=\0"), ports=(0,),
@@ -245,7 +245,7 @@ def test_names_are_dns_labels() -> None:
     assert len(settings.label("x" * 100)) == settings.LABEL
 
 
-def test_the_verb_names_the_image_by_its_digest(imgbuild: Command, sample: Sample) -> None:
+def test_image_is_named_by_its_digest(imgbuild: Command, sample: Sample) -> None:
     words = ("render", TARGET, "--format", "k8s-job", "--gpus", "2")
     place = ("--registry", "registry.example/rl")
     done = imgbuild(*words, *place, "--", "python", "-c", "print(1)", "--json")

@@ -65,7 +65,7 @@ def test_wheels_are_hard_linked_under_their_names(sample):
         assert (sample.folder / wheel.file).samefile(stored)
 
 
-def test_second_run_changes_nothing(sample):
+def test_second_run_changes_no_files(sample):
     sample.put()
     assert sample.put().made == 0
 
@@ -76,7 +76,7 @@ def test_wheels_of_other_lock_are_removed(sample):
     assert (summary.files, sample.names()) == (1, [sample.wheels[0].file])
 
 
-def test_another_file_of_that_name_is_replaced(sample):
+def test_other_file_with_the_name_of_a_wheel_is_replaced(sample):
     sample.put()
     place = sample.folder / sample.wheels[0].file
     place.unlink()
@@ -115,7 +115,7 @@ def test_invalid_wheel_name_is_refused(sample, name):
         sample.put(sample.of(bad, *sample.wheels[1:]))
 
 
-def test_two_wheels_of_one_name_are_refused(sample):
+def test_two_wheels_with_the_same_name_are_refused(sample):
     bad = msgspec.structs.replace(sample.wheels[0], file=sample.wheels[1].file)
     with pytest.raises(IntegrityError, match="two different wheels"):
         sample.put(sample.of(bad, *sample.wheels[1:]))

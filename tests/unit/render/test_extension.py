@@ -1,4 +1,4 @@
-"""A Dockerfile of an extension: added system packages are in its base, added files next to it."""
+"""Tests that the Dockerfile of an extension has its system packages and files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rendered(matrix: Extended, lock: Lock) -> Dockerfile:
     return dockerfile(lock, target_digests, matrix)
 
 
-def test_wheels_and_files_are_those_of_both_locks(matrix: Extended) -> None:
+def test_extension_has_wheels_and_files_of_both_locks(matrix: Extended) -> None:
     lock = locked(matrix)
     rendering = rendered(matrix, lock)
     (stage,) = rendering.stages
@@ -48,7 +48,7 @@ def test_wheels_and_files_are_those_of_both_locks(matrix: Extended) -> None:
     assert beside["files/opt/team/train.sh"] == extended.SCRIPT
 
 
-def test_the_base_is_the_one_with_added_system_packages(matrix: Extended) -> None:
+def test_base_has_the_added_system_packages(matrix: Extended) -> None:
     lock = locked(matrix)
     planned = base_of(plan(lock, Arch.X86_64))
     layer_records = extended.records([plan(lock, Arch.X86_64)])

@@ -1,4 +1,4 @@
-"""The README of an image: its text for a small lock, its width, and untrusted texts in it."""
+"""Tests the text and width of an image's README, and that untrusted texts are escaped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_readme_describes_a_small_lock(tmp_path: Path, golden: Callable[[Path, s
     golden(GOLDEN, text(samples.lock(*FRAMEWORKS), tmp_path, guide=(NOTE, "another")))
 
 
-def test_only_indented_text_is_wider_than_a_line(tmp_path: Path) -> None:
+def test_only_indented_text_exceeds_the_line_width(tmp_path: Path) -> None:
     reason = Flashinfer(mode="off", reason="word " * 60)
     readme = text(
         samples.lock(*FRAMEWORKS), tmp_path,
@@ -51,7 +51,7 @@ def test_sections_require_their_packages(tmp_path: Path) -> None:
 
 
 @each_row("payload", [*hostile_texts.PAYLOADS, *hostile_texts.BREAKS])
-def test_texts_cannot_add_lines(tmp_path: Path, payload: str) -> None:
+def test_texts_of_the_lock_cannot_add_lines(tmp_path: Path, payload: str) -> None:
     def _lines(value: str) -> int:
         reason = Flashinfer(mode="off", reason=value)
         readme = text(
@@ -62,7 +62,7 @@ def test_texts_cannot_add_lines(tmp_path: Path, payload: str) -> None:
     assert _lines(payload) == _lines("x")
 
 
-def test_a_template_of_the_project_replaces_it(tmp_path: Path) -> None:
+def test_project_template_replaces_the_readme_template(tmp_path: Path) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates/readme.j2").write_text("{{ target }}: {{ summary | line }}\n")
     lock = msgspec.structs.replace(samples.lock(), target="other")

@@ -1,4 +1,4 @@
-"""Templates of a checkout: what they can read, what they cannot do, and error messages."""
+"""Tests what templates of a checkout can read, what they cannot do, and their errors."""
 
 from __future__ import annotations
 
@@ -132,13 +132,13 @@ def test_template_has_memory_and_time_limits(text: str, tmp_path: Path) -> None:
     ],
     ids=["loops", "conditions", "arguments", "infinity", "lists", "sum"],
 )
-def test_a_template_that_is_not_a_program_of_python_is_an_error(text: str, tmp_path: Path) -> None:
+def test_template_that_does_not_compile_is_an_error(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"files\.j2|dockerfile\.j2"):
         rendered(tmp_path, text)
 
 
 @pytest.mark.parametrize("link", ["file", "folder", "all"])
-def test_templates_are_not_links(link: str, tmp_path: Path) -> None:
+def test_template_that_is_a_link_is_refused(link: str, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/secret.j2").write_text("secret\n")
     folder = tmp_path / "images"
@@ -163,7 +163,7 @@ def test_templates_are_not_links(link: str, tmp_path: Path) -> None:
         templates.render("dockerfile.j2", rendering, images=folder)
 
 
-def test_a_pipe_is_not_a_template(tmp_path: Path) -> None:
+def test_template_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
     import os
 
     (tmp_path / "templates").mkdir()
@@ -221,7 +221,7 @@ def test_a_text_without_a_filter_is_refused_unless_it_is_a_plain_word(
         rendered(tmp_path, f"\n{text}\n")
 
 
-def test_project_templates_are_those_that_differ(tmp_path: Path) -> None:
+def test_templates_that_differ_are_project_templates(tmp_path: Path) -> None:
     folder = tmp_path / "templates/slurm"
     folder.mkdir(parents=True)
     (folder / "single.j2").write_bytes((templates.DATA / "slurm/single.j2").read_bytes())
@@ -249,7 +249,7 @@ def test_template_search_follows_no_links_and_opens_only_files(
     assert templates.project_templates(tmp_path / "other") == ()
 
 
-def test_the_documented_values_are_those_of_the_templates() -> None:
+def test_documented_values_match_the_template_values() -> None:
     page = (Path(__file__).parents[3] / "docs/dockerfiles.md").read_text(encoding="utf-8")
     rows = page.partition("<!-- values: ")[2].partition("\n\n`it`")[0].split("\n")
     cells = [row.split("|")[2] for row in rows if row.startswith("| `")]
@@ -262,7 +262,7 @@ def test_the_documented_values_are_those_of_the_templates() -> None:
     assert order == list(JobArray.__struct_fields__)
 
 
-def test_the_documented_filters_are_those_of_the_sandbox() -> None:
+def test_documented_filters_match_the_sandbox_filters() -> None:
     page = (Path(__file__).parents[3] / "docs/dockerfiles.md").read_text(encoding="utf-8")
     table = page.partition("| filter | for |")[2].partition("\n\n")[0]
     rows = [row for row in table.split("\n") if row.startswith("| `")]

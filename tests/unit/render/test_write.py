@@ -1,4 +1,4 @@
-"""Locks as texts: the complete Dockerfile, and required parts of each other format."""
+"""Tests the Dockerfile of a lock, and required parts of every other format."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_dockerfile_requires_uv():
         dockerfile(lock, render_sample.digests_of(lock), matrix)
 
 
-def test_online_requires_a_registry():
+def test_online_dockerfile_requires_a_registry():
     with pytest.raises(InputError, match="its base debian-12 is not in a registry") as caught:
         online.reference(value(), render_sample.lock(), None)
     assert "--registry" in (caught.value.hint or "")
@@ -190,7 +190,7 @@ def test_files_of_built_packages_can_be_dropped():
     )
 
 
-def test_online_uses_registry_base_in_place():
+def test_online_dockerfile_refers_to_the_registry_base():
     lock = render_sample.lock()
     image = f"quay.example/base:1@sha256:{'c' * 64}"
     base = msgspec.structs.replace(lock.base, kind="registry", image=image)
@@ -202,7 +202,7 @@ def _head(rendering: Dockerfile) -> str:
     return text(rendering).partition("\nARG ")[0]
 
 
-def test_header_commands_name_one_platform():
+def test_commands_in_the_header_name_one_platform():
     """A machine without emulation cannot build for a second platform."""
     for rendering in (value(), _online()):
         (named,) = re.findall(r"docker buildx build .*--platform (\S+)", _head(rendering))
@@ -227,7 +227,7 @@ def test_header_outside_lock_folder_names_the_lock():
     assert re.findall(r"--platform (\S+)", head) == ["linux/arm64"]
 
 
-def test_texts_of_one_architecture_name_their_own_file():
+def test_commands_for_one_architecture_name_its_file():
     assert "#   sh small-arm64.sh FOLDER" in script.text(_script(), "small-arm64", NO_TEMPLATES)
     assert "render small --format apptainer --arch arm64`" in _definition(value())
 
@@ -348,7 +348,7 @@ def test_project_template_takes_precedence(tmp_path):
     assert "# The empty environment" in rendered_text  # the others are imgbuild's
 
 
-def test_a_broken_template_is_named(tmp_path):
+def test_error_for_a_broken_template_names_it(tmp_path):
     templates_folder = tmp_path / "templates"
     templates_folder.mkdir()
     (templates_folder / "files.j2").write_text("\n{{ nothing_of_this_name }}\n")
@@ -402,7 +402,7 @@ def test_old_dockerfile_is_removed_if_new_lock_has_none(tmp_path):
     }  # fmt: skip
 
 
-def test_samples_without_uv_are_reported(tmp_path):
+def test_dockerfile_for_a_lock_without_uv_is_refused(tmp_path):
     """The case of `imgbuild lock` in a project whose images have no uv."""
     lock = samples.lock()
     with pytest.raises(InputError, match="uv"):

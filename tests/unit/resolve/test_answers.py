@@ -1,4 +1,4 @@
-"""From a request to a target: packages, torches and their CUDA, reasons, the row."""
+"""Tests how a request becomes a target: packages, CUDA release, reasons and row."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_requirements_are_separated_by_commas_outside_brackets():
     assert cuda is None
 
 
-def test_installed_build_names_its_cuda_and_is_kept_only_on_its_index():
+def test_installed_build_sets_the_cuda_release_and_is_kept_on_its_index():
     requests, cuda = resolve_request.read(["vllm"], ["torch==2.8.0+cu128"], {})
     assert (requests[0].spec, requests[0].have, cuda) == ("==2.8.0", True, "12.8")
     requests, cuda = resolve_request.read([], ["torch==2.8.0+cu126"], {"torch": "pytorch"})
@@ -120,7 +120,7 @@ def test_cuda_that_contradicts_installed_packages_is_refused():
             resolve_request.cuda_of(text, None)
 
 
-def test_a_cpu_build_is_kept_on_its_index():
+def test_installed_cpu_build_is_kept_on_its_index():
     requests, cuda = resolve_request.read([], ["torch==2.6.0+cpu"], {"torch": "pytorch"})
     assert (requests[0].spec, cuda) == ("==2.6.0+cpu", None)
 
@@ -147,7 +147,7 @@ def test_indexes_of_matrix_are_used():
         resolve_request.indexes_of(["torch=pytorch"], matrix)
 
 
-def test_requests_of_a_target_name_the_target():
+def test_requirements_of_a_target_are_attributed_to_the_target():
     matrix = samples.matrix(requires={"trl": Wanted(spec=">=0.18", reason=samples.REASON)})
     request = resolve_request.of_target("small", matrix.targets["small"], Arch.X86_64)
     assert request.row == "small"
@@ -157,7 +157,7 @@ def test_requests_of_a_target_name_the_target():
     ]
 
 
-def test_row_names_are_unused_and_start_with_the_first_request():
+def test_new_row_name_is_unused_and_starts_with_the_first_request():
     matrix = samples.matrix()
     request = ResolveRequest(
         requests=(
@@ -185,7 +185,7 @@ def test_row_names_are_unused_and_start_with_the_first_request():
         ("2.6.0+cpu", [], None),
     ],
 )
-def test_cuda_release_is_that_of_torch(version, requires, cuda):
+def test_cuda_release_is_derived_from_torch(version, requires, cuda):
     torch_build = torch.build_of(Version(version), [Requirement(line) for line in requires])
     assert torch_build.cuda == cuda
 
@@ -202,7 +202,7 @@ def test_torch_versions_are_written_as_text_and_as_specifier():
     assert torch.spec_of(selected, versions) == ">=2.6.0,<=2.7.1,!=2.7.0"
 
 
-def test_a_specifier_of_versions_with_local_parts_is_valid():
+def test_specifier_of_versions_with_local_parts_is_valid():
     names = ("2.5.1+cu124", "2.6.0+cu124", "2.6.0+cu126", "2.7.0+cu124", "2.8.0+cu124")
     versions = [Version(name) for name in names]
     selected = [versions[0], versions[1], versions[3]]
@@ -283,14 +283,14 @@ def test_printed_row_defines_the_same_target():
     assert loads(text.encode(), "matrix.yaml").targets["pasted"] == TARGET
 
 
-def test_the_row_of_each_target_of_the_project_is_the_same_target():
+def test_printed_rows_of_all_project_targets_define_the_same_targets():
     targets = load(ROOT / "matrix.yaml").targets
     lines = [line for name, target in targets.items() for line in target_lines(name, target)]
     read = yaml.safe_load("\n".join(lines))
     assert msgspec.convert(read, dict[str, Target]) == targets
 
 
-def test_row_is_equal_for_other_yaml_readers():
+def test_printed_row_is_equal_for_other_yaml_readers():
     read = yaml.safe_load("\n".join(target_lines("pasted", TARGET)))["pasted"]
     assert read["pins"] == TARGET.pins
     assert (read["cuda"], read["as_of"]) == ("12.4", TARGET.as_of)

@@ -1,4 +1,4 @@
-"""Which locked target is the nearest to a project."""
+"""Tests which locked target is the nearest to a project."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def python(spec: str) -> Declared:
     return Declared(python=(DeclaredPython(spec=spec, place=PLACE),))
 
 
-def test_satisfied_added_and_changed_packages_are_separated() -> None:
+def test_satisfied_added_and_changed_packages_are_distinguished() -> None:
     (item,) = ranked([facts("a")], "torch ==2.6.0", "wandb >=0.19", "transformers ==4.52.3")
     assert (item.met, item.added, item.form) == (("torch",), ("wandb",), "like")
     (change,) = item.changed
     assert str(change) == "transformers 4.52.4 -> ==4.52.3 (requirements.txt:1)"
 
 
-def test_a_tested_target_that_has_everything_is_extended() -> None:
+def test_tested_target_that_meets_all_requirements_is_extended() -> None:
     assert ranked([facts("a")], "torch >=2.6", "wandb")[0].form == "extends"
     assert ranked([facts("a", tested="")], "torch >=2.6")[0].form == "like"
     assert ranked([facts("a")], "torch", declared=python(">=3.12"))[0].form == "like"
 
 
-def test_a_target_without_changes_precedes_one_with_more_of_the_packages() -> None:
+def test_target_without_changes_precedes_target_with_more_packages() -> None:
     tested = facts("b")
     nearer = facts("a", versions={**tested.versions, "deepspeed": "0.18", "websockets": "17.0"})
     found = ranked([nearer, tested], "deepspeed", "websockets <17")
@@ -69,7 +69,7 @@ def test_a_target_without_changes_precedes_one_with_more_of_the_packages() -> No
     assert names(ranked([nearer, engine], "vllm", "websockets <17"))[0] == "a"
 
 
-def test_a_checkout_of_a_package_is_not_the_release() -> None:
+def test_checkout_of_a_package_differs_from_its_release() -> None:
     checkout = PackageDemand(
         package="transformers", source="git+https://example.org/t.git", places=(PLACE,)
     )
@@ -77,7 +77,7 @@ def test_a_checkout_of_a_package_is_not_the_release() -> None:
     assert item.changed[0].wanted == "git+https://example.org/t.git"
 
 
-def test_a_target_with_a_release_of_the_own_package_is_not_extended() -> None:
+def test_target_that_contains_the_project_itself_is_not_extended() -> None:
     own = LocalPackage(name="Team_RL", folder=".", place=PLACE, version="0.3", backend=True)
     declared = Declared(packages=(own,))
     released = facts("b", versions={"torch": "2.6.0", "team-rl": "0.9.1"})
@@ -95,7 +95,7 @@ def test_url_credentials_are_not_shown() -> None:
     assert "//files.example/transformers" in str(item.changed[0])
 
 
-def test_constraint_changes_but_adds_no_package() -> None:
+def test_constraint_changes_a_version_but_adds_no_package() -> None:
     bounds = [
         PackageDemand(package="transformers", spec="<4.50", installed=False, places=(PLACE,)),
         PackageDemand(package="absent", spec="<2", installed=False, places=(PLACE,)),
@@ -104,7 +104,7 @@ def test_constraint_changes_but_adds_no_package() -> None:
     assert (item.met, item.added, len(item.changed)) == ((), (), 1)
 
 
-def test_engine_costs_more_than_many_other_packages() -> None:
+def test_engine_change_ranks_below_changes_of_many_other_packages() -> None:
     others = {f"p{number}": "1.0" for number in range(30)}
     wrong_torch = facts("torch", versions={"torch": "2.5.1", "vllm": "0.8.5", **others})
     wrong_others = facts(
@@ -114,7 +114,7 @@ def test_engine_costs_more_than_many_other_packages() -> None:
     assert names(ranked([wrong_torch, wrong_others], *texts)) == ["others", "torch"]
 
 
-def test_a_missing_engine_is_worse_than_another_version_of_it() -> None:
+def test_missing_engine_ranks_below_another_version_of_the_engine() -> None:
     without = facts("without", versions={"torch": "2.6.0"})
     other = facts("other", versions={"torch": "2.6.0", "vllm": "0.9.2"})
     assert names(ranked([without, other], "torch", "vllm ==0.8.5")) == ["other", "without"]
@@ -136,7 +136,7 @@ def test_pinned_torch_selects_targets_of_its_minor_release() -> None:
     assert names(ranked(targets, "torch ==2.6.0", "vllm ==0.8.5")) == ["same"]
 
 
-def test_declared_cuda_decides_for_torch_of_no_target() -> None:
+def test_declared_cuda_release_is_preferred_if_no_target_has_the_torch() -> None:
     targets = [
         facts("cu124", versions={"torch": "2.5.1"}, cuda="12.4"),
         facts("cu130", versions={"torch": "2.11.0"}, cuda="13.0"),
@@ -150,7 +150,7 @@ def test_declared_cuda_decides_for_torch_of_no_target() -> None:
     ("spec", "first"),
     [(">=3.12", "new"), ("==3.11.*", "old"), (">=3.13.14,<3.14", "new"), ("==3.11.9", "old")],
 )
-def test_the_python_of_the_project_comes_first(spec: str, first: str) -> None:
+def test_target_with_the_python_of_the_project_comes_first(spec: str, first: str) -> None:
     old = facts("old", python="3.11.2")
     new = facts("new", python="3.13.5", versions={"torch": "2.14.0"})
     assert names(ranked([old, new], "vllm", declared=python(spec)))[0] == first

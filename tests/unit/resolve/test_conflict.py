@@ -1,4 +1,4 @@
-"""Chains of reasons and the nearest package sets, on an index of small wheels on this machine."""
+"""Tests explanations of conflicts and the nearest package sets, on a local index."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_nearest_package_set_lists_unread_code(ask):
     )
 
 
-def test_a_pure_wheel_that_names_a_torch_has_no_abi(ask):
+def test_pure_wheel_with_torch_in_its_name_has_no_abi(ask):
     facts, _ = ask()
     assert facts.compiled_tag("trl", Version("1.2")) == ""
     assert facts.compiled_tag("engine", Version("0.7")) == X86
@@ -349,7 +349,7 @@ def test_missing_wheels_do_not_end_search(ask):
         assert not gaps.beyond("dict", Version("0.8"))
 
 
-def test_a_fallback_from_a_preference_is_reported_with_the_cause(ask):
+def test_package_held_at_an_old_version_is_reported_with_the_cause(ask):
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     versions = {"vllm": "0.8", "rl": "0.4", "torch": "2.6.0"}
     (text,) = behind.behind_newest(facts, demands, versions, "12.4")
@@ -395,7 +395,7 @@ def test_other_package_is_outdated_without_explanation(ask):
     )
 
 
-def test_without_upload_times_minor_releases_are_counted(ask, site):
+def test_minor_releases_are_counted_without_upload_times(ask, site):
     local_index = small_index()
     for number in range(1, 20):
         local_index.wheel("many", f"0.{number}")

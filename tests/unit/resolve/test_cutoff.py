@@ -1,4 +1,4 @@
-"""The `as_of` that follows from the pins of a request."""
+"""Tests the cut-off date that follows from the pins of a request."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def derived(site: Site, folder: Path, *wants: str) -> datetime.date:
         (("torch==2.6.0", "trl>=1.5"), datetime.date(2024, 5, 5)),
     ],
 )
-def test_the_cutoff_is_the_first_upload_of_the_newest_pin_and_a_margin(
+def test_cutoff_is_the_first_upload_of_the_newest_pin_plus_a_margin(
     site: Site, tmp_path: Path, wants: tuple[str, ...], day: datetime.date
 ) -> None:
     assert derived(site, tmp_path, *wants) == day + MARGIN
 
 
-def test_cut_off_without_pin_is_today(site: Site, tmp_path: Path) -> None:
+def test_cutoff_without_a_pin_is_today(site: Site, tmp_path: Path) -> None:
     assert derived(site, tmp_path, "torch>=2", "trl") == resolve_request.today()
 
 

@@ -1,4 +1,4 @@
-"""The combined requirements of the lines in a project's files."""
+"""Tests combining the requirements in a project's files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_lines_of_one_package_are_joined() -> None:
     assert demand.pin is None
 
 
-def test_markers_are_those_of_the_image() -> None:
+def test_markers_are_evaluated_for_the_image() -> None:
     lines = (
         line("a==1 ; python_version < '3.11'"),
         line("b==1 ; sys_platform == 'win32'"),
@@ -80,12 +80,12 @@ def test_a_constraint_alone_installs_nothing() -> None:
         ("trl @ git+https://example.org/trl.git@main", None),
     ],
 )
-def test_single_version_is_found(text: str, pin: str | None) -> None:
+def test_single_allowed_version_is_found(text: str, pin: str | None) -> None:
     (demand,) = joined(line(text)).values()
     assert demand.pin == pin
 
 
-def test_the_project_and_excluded_packages_are_not_demands() -> None:
+def test_project_and_excluded_packages_are_not_required() -> None:
     package = LocalPackage(name="My_Project", folder=".", place=Place("pyproject.toml"))
     excluded = DeclaredName(name="apex", place=Place("pyproject.toml"))
     lines = (line("my-project[vllm]"), line("apex"), line("peft"))

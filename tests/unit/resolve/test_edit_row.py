@@ -1,4 +1,4 @@
-"""Edits of a row in a user's matrix; comments, order and quotes are kept."""
+"""Tests that edits of a row in a user's matrix keep comments, order and quotes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add(matrix: Path, *texts: str, system: tuple[str, ...] = ()) -> list[str]:
     return edit_row.add(matrix, "ours", [Requirement(text) for text in texts], system)
 
 
-def test_only_additions_change(matrix: Path) -> None:
+def test_edit_changes_only_added_packages(matrix: Path) -> None:
     before = matrix.read_text().splitlines()
     changes = add(matrix, "ray[default]>=2.45", "x @ https://example.org/x.whl", system=("rsync",))
     assert changes == [
@@ -52,7 +52,7 @@ def test_only_additions_change(matrix: Path) -> None:
     assert [line for line in after if line in before] == before
 
 
-def test_a_file_with_carriage_returns_keeps_them(matrix: Path) -> None:
+def test_carriage_returns_are_kept(matrix: Path) -> None:
     before = matrix.read_bytes().replace(b"\n", b"\r\n")
     matrix.write_bytes(before)
     add(matrix, "wandb")
@@ -95,7 +95,7 @@ def test_only_additions_of_the_row_can_be_removed(matrix: Path) -> None:
     assert matrix.read_bytes() == before
 
 
-def test_an_edit_with_an_invalid_result_changes_nothing(matrix: Path) -> None:
+def test_edit_with_an_invalid_result_changes_no_file(matrix: Path) -> None:
     before = matrix.read_bytes()
     with pytest.raises(InputError, match="has 1 problem"):
         add(matrix, system=("Rsync",))

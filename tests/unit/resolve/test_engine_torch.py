@@ -1,4 +1,4 @@
-"""If a project does not pin torch, the torch for which its pinned engine is built is used."""
+"""Tests that a pinned engine determines torch if the project does not pin it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_pinned_engine_determines_torch(demands: list[PackageDemand], torch: str
     assert {each.package for each in demands} <= set(result)
 
 
-def test_the_torch_of_an_engine_is_not_a_package_that_is_added() -> None:
+def test_torch_of_an_engine_is_not_an_added_package() -> None:
     (_, torch) = with_torch([demand("vllm ==0.9.2")], MARKERS, metadata)
     assert not torch.installed
 

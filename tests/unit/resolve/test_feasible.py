@@ -1,4 +1,4 @@
-"""Demands that an index cannot satisfy, according to its pages alone."""
+"""Tests finding requirements that an index cannot satisfy from its pages alone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sample() -> LocalIndex:
     return index
 
 
-def test_every_cause_is_listed_at_once(pages: Pages) -> None:
+def test_all_causes_are_listed_together(pages: Pages) -> None:
     asked = [
         demand("peft >=0.15"),
         demand("peft ==0.20"),
@@ -73,7 +73,7 @@ def test_every_cause_is_listed_at_once(pages: Pages) -> None:
     }
 
 
-def test_the_message_has_location_reason_and_alternative(pages: Pages) -> None:
+def test_message_has_location_reason_and_alternative(pages: Pages) -> None:
     (obstacle,) = obstacles([demand("peft ==0.20")], pages(sample()), TAGS)
     assert str(obstacle) == (
         "a.txt:2: peft==0.20: the index has no such version; it has 0.14.0 to 0.16.0;"
@@ -84,17 +84,17 @@ def test_the_message_has_location_reason_and_alternative(pages: Pages) -> None:
     assert "Python cp310" in obstacle.reason
 
 
-def test_bounds_and_sources_are_not_looked_up(pages: Pages) -> None:
+def test_packages_only_bounded_or_with_a_source_are_not_looked_up(pages: Pages) -> None:
     asked = [demand("nosuch", installed=False), demand("other", source="https://example.org/o.whl")]
     assert obstacles(asked, pages(LocalIndex()), TAGS) == []
 
 
-def test_obstacles_depend_on_python(pages: Pages) -> None:
+def test_reported_obstacles_depend_on_python_version(pages: Pages) -> None:
     python310 = Tags(python="3.10", glibc="2.36", arch=Arch.X86_64)
     assert obstacles([demand("old ==1.0")], pages(sample()), python310) == []
 
 
-def test_an_sdist_that_is_allowed_meets_a_demand(pages: Pages) -> None:
+def test_allowed_sdist_meets_a_requirement(pages: Pages) -> None:
     assert obstacles([demand("pyext")], pages(sample()), TAGS, sdists=["pyext"]) == []
 
 
@@ -122,7 +122,7 @@ def test_compiled_code_of_an_sdist_is_detected(
     assert sdist_code.read(file, context).code == code, "from the cache"
 
 
-def test_demand_is_shown_as_written() -> None:
+def test_requirement_is_shown_as_written() -> None:
     obstacle = Obstacle(package="a", demand="a[x]>=2", cause="name", reason="gone", nearest=("1",))
     assert obstacle.text == str(obstacle) == "a[x]>=2: gone; nearest: 1"
 

@@ -1,4 +1,4 @@
-"""A first matrix with `extends`, the copy of the published target, and its layers' location."""
+"""Tests creating a matrix with `extends`, and the copy of the published target."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_existing_files_are_not_replaced(tmp_path: Path) -> None:
     assert path.exists(), "the copy is the same"
 
 
-def test_a_copy_that_cannot_be_read_replaces_none(tmp_path: Path) -> None:
+def test_unreadable_copy_does_not_replace_the_existing_copy(tmp_path: Path) -> None:
     path = extended.repository(tmp_path / "ours")
     before = (path.parent / "published/small/lock.json").read_bytes()
     extended.publish(tmp_path / "project", extended.published())
@@ -282,7 +282,7 @@ def test_best_tested_target_is_recommended(tmp_path: Path) -> None:
         init.recommended(local_project, names, Arch.ARM64)
 
 
-def test_files_next_to_a_matrix_are_written_once(tmp_path: Path) -> None:
+def test_files_beside_the_matrix_are_written_once(tmp_path: Path) -> None:
     inner = tmp_path / ".imgbuild"
     wrote = [inner / "matrix.schema.json", inner / ".gitignore"]
     assert init.write_editor_files(tmp_path) == wrote
@@ -340,7 +340,7 @@ def test_name_defaults_to_current_folder(
 
 
 @each_row("word", ["sub/rl", "..", "~/rl", "/nowhere/rl"])
-def test_another_folder_is_refused_with_the_commands(
+def test_other_folder_is_refused_with_the_commands_to_run(
     word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Locked targets that satisfy a request."""
+"""Tests finding locked targets that satisfy a request."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_target_lists_versions_in_the_order_of_the_request(project: Project) -> 
         (("trl",), {"indexes": {"trl": "other"}}),
     ],
 )
-def test_requests_that_no_target_satisfies_have_no_answer(
+def test_unsatisfied_requests_list_no_target(
     project: Project, wants: tuple[str, ...], more: dict[str, object]
 ) -> None:
     assert locked.satisfying(request(*wants, **more), project, samples.matrix()) == ()
 
 
-def test_a_stale_lock_is_not_an_answer(project: Project) -> None:
+def test_target_with_a_stale_lock_is_not_listed(project: Project) -> None:
     changed = samples.matrix(pins={"torch": "2.7.0"})
     assert locked.satisfying(request("trl"), project, changed) == ()
 
@@ -87,7 +87,7 @@ def test_similar_package_name_is_suggested(project: Project) -> None:
     assert locked.similar(request("vllm", "trl", "wandb"), project, matrix) == {}
 
 
-def test_the_nearest_target_has_all_packages_and_one_at_another_version(project: Project) -> None:
+def test_nearest_target_differs_in_the_version_of_one_package(project: Project) -> None:
     matrix = samples.matrix()
     near = locked.nearest_target(request("trl==0.19.0", "torch"), project, matrix)
     assert near is not None

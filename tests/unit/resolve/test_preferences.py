@@ -1,4 +1,4 @@
-"""Ranges of extras that are named after another package, as preferred constraints."""
+"""Tests that version ranges of extras named after another package are preferred."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_versions_outside_range_of_extra_are_violations(
     assert list(preferences.violated(facts, {"tool": tool, "other": "1.0"})) == []
 
 
-def test_constraints_are_the_ranges_of_all_versions_that_may_be_chosen(facts: PackageFacts) -> None:
+def test_constraints_cover_all_versions_that_can_be_selected(facts: PackageFacts) -> None:
     constraints = preferences.constraints_of(facts, ("tool", "engine"), "")
     assert [(constraint.versions, constraint.needs) for constraint in constraints] == [
         ("==0.9", "engine<0"),  # it does not support the engine
@@ -76,7 +76,7 @@ def test_constraints_are_the_ranges_of_all_versions_that_may_be_chosen(facts: Pa
     assert preferences.constraints_of(facts, ("tool", "other"), "") == ()
 
 
-def test_dropped_range_is_not_added_again(
+def test_dropped_version_range_is_not_added_again(
     facts: PackageFacts,
 ) -> None:
     memory = LearnedMemory([LEARNED])

@@ -1,4 +1,4 @@
-"""Entries that were learned from one version, and their evidence."""
+"""Tests constraints learned from one version, and their evidence."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ ENTRIES = [
 
 
 @each_row(("constraint", "relation"), ENTRIES, ids=[one.name for one, _ in ENTRIES])
-def test_entry_has_evidence(tmp_path, constraint, relation):
+def test_learned_constraint_has_evidence(tmp_path, constraint, relation):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         evidence = evidence_of(constraint, release_catalogue)
     assert evidence is not None
@@ -106,7 +106,7 @@ def test_entry_has_evidence(tmp_path, constraint, relation):
     ],
     ids=lambda one: f"{one.name} {one.read_in} {one.against}",
 )
-def test_undeterminable_evidence_excludes_nothing(tmp_path, constraint):
+def test_constraint_whose_cause_cannot_be_located_has_no_evidence(tmp_path, constraint):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         assert evidence_of(constraint, release_catalogue) is None
 
@@ -132,7 +132,7 @@ def looked(folder, *packages):
         return audit_requested(release_catalogue.catalogue, versions, (), context)
 
 
-def test_learned_constraints_are_reported_once_with_a_refusal(tmp_path, capsys):
+def test_quick_audit_does_not_print_learned_constraints(tmp_path, capsys):
     assert looked(tmp_path, "trl", "vllm").learned
     assert "learned:" not in capsys.readouterr().err
 
@@ -156,7 +156,7 @@ def test_fewer_than_two_packages_are_not_read(tmp_path, packages):
 
 
 @each_row("constraint", [entry for entry, _ in ENTRIES[:4]], ids=lambda entry: entry.name)
-def test_an_entry_is_widened_to_the_releases_that_make_the_same_call(tmp_path, constraint):
+def test_learned_constraint_covers_all_releases_with_the_same_call(tmp_path, constraint):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         http = Http(attempts=1)
         wide = widened(

@@ -1,4 +1,4 @@
-"""Conflicts of additions with a target, in their requirements and those of their dependencies."""
+"""Tests finding conflicts of added packages, and of their dependencies, with a target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of several git repositories are combined into one, with the class of the failure."""
+"""Tests that errors of several git repositories are combined into one error."""
 
 from __future__ import annotations
 

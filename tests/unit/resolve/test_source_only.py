@@ -1,4 +1,4 @@
-"""flash-attn and similar packages: names of compatible files, remedies, dependents."""
+"""Tests the compatible files, remedies and dependents named for packages such as flash-attn."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.rows import each_row
         ("flash-attn", "", ("3.11", "12.4", "2.5.1", "x86_64"), None),
     ],
 )  # fmt: skip
-def test_name_of_the_wheel_to_look_for_is_given(
+def test_file_name_of_the_missing_wheel_is_given(
     package: str, version: str, needs: tuple[str, str, str, str], name: str | None
 ) -> None:
     python, cuda, torch, machine = needs
@@ -75,7 +75,7 @@ def test_remedies_are_in_order() -> None:
     assert "no Python file of the project imports it" in nobody.remedies
 
 
-def test_location_of_an_import_is_found(tmp_path: Path) -> None:
+def test_location_of_the_torch_import_is_found(tmp_path: Path) -> None:
     files = {
         "train.py": "import torch\nimport flash_attn.bert_padding as b\n",
         "src/model.py": (

@@ -1,4 +1,4 @@
-"""Targets of the matrix as suggestions."""
+"""Tests suggesting targets of the matrix."""
 
 import msgspec
 

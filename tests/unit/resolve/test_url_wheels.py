@@ -1,4 +1,4 @@
-"""Wheels by URL: the targets that they fit, according to the names of the files."""
+"""Tests which targets are compatible with a wheel by URL, according to its file name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def nearest(*demands: PackageDemand) -> set[str]:
         ),
     ],
 )
-def test_targets_are_those_of_the_python_and_torch_in_the_name(
+def test_wheel_name_selects_targets_by_python_and_torch(
     demand: PackageDemand, targets: set[str]
 ) -> None:
     assert nearest(demand) == targets

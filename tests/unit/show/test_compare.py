@@ -98,7 +98,7 @@ def test_division_into_layers_is_ignored(tree: list[Member], cut: int) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(trees, st.data())
-def test_one_change_is_one_difference(tree: list[Member], data: st.DataObject) -> None:
+def test_each_change_is_reported_as_one_difference(tree: list[Member], data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(tree) - 1))
     old = tree[place]
     changes: dict[str, dict[str, object]] = {"owner": {"uid": old.uid + 1}}
@@ -119,7 +119,7 @@ def test_one_change_is_one_difference(tree: list[Member], data: st.DataObject) -
         assert not answer.equal
 
 
-def test_path_on_one_side_is_reported_with_its_contents(tmp_path):
+def test_path_in_only_one_image_is_reported_with_its_contents(tmp_path):
     answer = compared(
         tmp_path,
         [[images.text("a/b/c", "x"), images.text("d", "y")]],
@@ -143,7 +143,7 @@ def test_a_file_removed_by_a_later_layer_is_absent(tmp_path):
     assert (answer.equal, answer.right.paths) == (True, 2)
 
 
-def test_a_file_with_two_names_is_not_two_files(tmp_path):
+def test_hard_linked_file_is_counted_once(tmp_path):
     hard = Member(path="b", kind=MemberKind.HARD, target="a")
     answer = compared(
         tmp_path,
@@ -203,7 +203,7 @@ def entry(path: str, field: str = "content", **more: object) -> Accepted:
     return msgspec.convert({"path": path, "field": field, "reason": "because", **more}, Accepted)
 
 
-def test_entry_accepts_only_its_difference(tmp_path):
+def test_entry_accepts_only_the_difference_it_names(tmp_path):
     left = [images.text("a/x", "1"), images.text("a/b/x", "1"), images.text("a/y", "1")]
     right = [images.text("a/x", "2"), images.text("a/b/x", "2"), images.text("a/y", "1", 0o600)]
     answer = compared(tmp_path, [left], [right], entry("/a/*"), entry("/c/**"))
@@ -224,7 +224,7 @@ def test_an_entry_may_apply_to_one_builder(tmp_path, only, equal):
     assert not compared(tmp_path / "both", *both, entry("/b", "*", only=only)).equal
 
 
-def test_entries_of_other_builders_are_not_unused(tmp_path):
+def test_entries_for_other_builders_are_not_reported_as_unused(tmp_path):
     tree = [[images.text("a", "x")]]
     answer = compared(tmp_path, tree, tree, entry("/b", "presence", only=["podman"]))
     assert answer.unused == ()
@@ -329,7 +329,7 @@ def test_text_of_large_file_is_not_kept(tmp_path):
     assert not compared(tmp_path, [[left_launcher]], [[other]], entries).equal
 
 
-def test_list_of_builder_differences_is_used_only_here():
+def test_builder_differences_are_unique_and_have_reasons():
     entries = accepted.builders()
     assert len(entries) == len({(each.path, each.field, each.like) for each in entries})
     assert all(len(each.reason) > 40 for each in entries)
@@ -347,7 +347,7 @@ def test_list_of_builder_differences_is_used_only_here():
         ("a: [", "not a list of accepted differences"),
     ],
 )
-def test_an_invalid_list_is_refused(tmp_path, text, result):
+def test_invalid_list_of_differences_is_refused(tmp_path, text, result):
     (tmp_path / "list.yaml").write_text(text)
     with pytest.raises(InputError, match=result):
         accepted.read(tmp_path / "list.yaml")

@@ -1,4 +1,4 @@
-"""Dependency graphs: the bounds on a version, and the tree in both directions."""
+"""Tests the bounds on a version, and the dependency tree in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The differences between two locks, as text and in bytes."""
+"""Tests the differences between two locks, as text and in bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_equal_images_have_no_changes():
     assert (arch_diff.changes, arch_diff.layers, arch_diff.pull) == ((), (), 0)
 
 
-def test_a_moved_package_pulls_its_own_layer():
+def test_changed_package_requires_pull_of_its_layer():
     old = locked_targets(samples.lock(samples.wheel("trl", "1.0")))
     new = locked_targets(samples.lock(samples.wheel("trl", "1.1")))
     difference = image_diff.diff(old, new)
@@ -45,7 +45,7 @@ def test_changed_settings_are_listed_without_properties_of_the_image():
     assert "  base and settings:" in image_diff.words(difference)
 
 
-def test_everything_is_new_without_old_lock():
+def test_all_packages_are_new_without_an_old_lock():
     new = locked_targets(samples.lock())
     part = image_diff.diff(None, new).arch[Arch.X86_64]
     assert {change.package for change in part.changes} == {"torch", "pip", "bash", "python3"}
@@ -62,7 +62,7 @@ def test_no_more_than_five_layers_are_named():
     )
 
 
-def test_two_targets_are_compared_by_name_and_by_layers_not_shared():
+def test_two_targets_are_compared_by_packages_and_unshared_layers():
     first, second = (
         samples.lock(samples.wheel(*pair)) for pair in (("trl", "1.0"), ("vllm", "0.9"))
     )
@@ -77,7 +77,7 @@ def test_two_targets_are_compared_by_name_and_by_layers_not_shared():
     assert image_diff.words(difference)[0].startswith("one → two x86_64: 2 packages changed")
 
 
-def test_architecture_of_one_side_is_reported():
+def test_architecture_in_only_one_image_is_reported():
     both = samples.lock(of=samples.matrix(arch=(Arch.X86_64, Arch.ARM64)))
     old, new = (
         image_diff.side(*locked_targets(both)),
@@ -178,7 +178,7 @@ def test_a_summary_has_host_main_packages_and_numbers():
     assert whole[1] == "  CUDA 12.4 → 13.0"
 
 
-def test_a_summary_lists_the_packages_of_a_kind_of_which_few_differ():
+def test_summary_lists_packages_of_a_kind_if_few_differ():
     many = {("wheel", f"p{number:02}"): "1" for number in range(21)}
     old = image_diff.SideContent(packages={("deb", "bash"): "1"}, layers=(), size=0)
     content = image_diff.SideContent(
@@ -201,7 +201,7 @@ def test_a_summary_lists_the_packages_of_a_kind_of_which_few_differ():
     assert image_diff.words(difference)[22:] == image_diff.summary(difference)[2:]
 
 
-def test_a_summary_gives_the_size_alone_of_an_architecture_that_is_new():
+def test_summary_gives_only_the_size_of_a_new_architecture():
     new = locked_targets(samples.lock(of=samples.matrix(arch=(Arch.X86_64, Arch.ARM64))))
     old = locked_targets(samples.lock())
     difference = image_diff.between(image_diff.side(*old), image_diff.side(*new))
@@ -211,7 +211,7 @@ def test_a_summary_gives_the_size_alone_of_an_architecture_that_is_new():
     assert len(image_diff.words(difference)) > 2
 
 
-def test_a_summary_of_few_changes_has_all_of_them():
+def test_summary_of_few_changes_lists_all_of_them():
     old, new = (of_wheels(name, {"trl": name}, CUDA="12.4") for name in ("1", "2"))
     difference = image_diff.between(old, new)
     assert image_diff.summary(difference) == image_diff.words(difference)
@@ -219,13 +219,13 @@ def test_a_summary_of_few_changes_has_all_of_them():
     assert not image_diff.is_short(difference)
 
 
-def test_side_without_properties_is_not_compared():
+def test_image_without_properties_is_not_compared():
     old, new = of_wheels("1", {"trl": "1"}), of_wheels("2", {"trl": "2"}, CUDA="13.0")
     for sides in ((old, new), (new, old), (None, new)):
         assert image_diff.between(*sides).arch[Arch.X86_64].hosts == ()
 
 
-def test_the_driver_and_gpus_of_a_side_are_those_of_its_digests():
+def test_driver_and_gpus_of_an_image_are_read_from_its_digests():
     lock, target_digests = locked_targets(samples.lock())
     image = target_digests.arch[Arch.X86_64]
     floors = Floors(cuda="12.4", driver="525.60.13", gpu=("9.0", "10.0"), gpu_ptx=("8.0",))

@@ -1,4 +1,4 @@
-"""`imgbuild show --variables`: its report of an image; its table matches the code."""
+"""Tests that the report of `imgbuild show --variables` and its table match the code."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_source_files_exist(committed: dict[str, Environment]) -> None:
     assert [path for path in sorted(paths) if not (ROOT / path).is_file()] == []
 
 
-def test_shown_variables_equal_those_of_the_lock(committed: dict[str, Environment]) -> None:
+def test_shown_variables_match_the_lock(committed: dict[str, Environment]) -> None:
     lock = lock_file.read_lock(ROOT / "images", "cu130-trl")
     shown = {item.name: item.value for item in committed["cu130-trl"].image}
     assert shown == lock.settings.env
@@ -106,7 +106,7 @@ def test_shown_variables_equal_those_of_the_lock(committed: dict[str, Environmen
     assert of(committed["cu124-vllm"], "PATH").by == "image.env"
 
 
-def test_sources_are_of_the_packages_that_the_image_has(committed: dict[str, Environment]) -> None:
+def test_variable_sources_name_the_version_in_the_image(committed: dict[str, Environment]) -> None:
     environment = committed[TARGET]
     pinned, locked = of(environment, "DO_NOT_TRACK").source
     assert pinned.startswith("vllm==0.24.0 vllm/")
@@ -121,7 +121,7 @@ def test_sources_are_of_the_packages_that_the_image_has(committed: dict[str, Env
     assert at_run[1].endswith(f" (the image has 2.6.0, from targets.{TARGET}.pins)")
 
 
-def test_without_a_lock_only_pins_are_compared() -> None:
+def test_only_pins_are_compared_without_a_lock() -> None:
     cited = ("torch==2.7.0 torch/a.py:1", "ray==2.47.1 ray/b.py:2", "docs/x==1 .md")
     variable = Variable(value="1", reason=samples.REASON, source=cited)
     environment = image_environment.environment(
@@ -132,7 +132,9 @@ def test_without_a_lock_only_pins_are_compared() -> None:
     assert tuple(others) == cited[1:]
 
 
-def test_variables_of_ray_are_shown_where_ray_is(committed: dict[str, Environment]) -> None:
+def test_ray_variables_are_shown_only_for_images_with_ray(
+    committed: dict[str, Environment],
+) -> None:
     with_ray = {
         environment.target
         for environment in committed.values()
@@ -170,7 +172,7 @@ def test_variable_removed_from_matrix_is_reported() -> None:
     assert of(environment, "PATH").differs == ""
 
 
-def test_without_a_lock_the_matrix_is_reported() -> None:
+def test_matrix_settings_are_shown_without_a_lock() -> None:
     settings = Flashinfer(mode="jit", reason=samples.REASON)
     environment = image_environment.environment(
         samples.matrix(cuda="13.0", flashinfer=settings), "small", (), None
@@ -180,7 +182,7 @@ def test_without_a_lock_the_matrix_is_reported() -> None:
     assert "RAY_ADDRESS" in late(environment)
 
 
-def test_row_of_target_takes_precedence() -> None:
+def test_variable_in_target_row_takes_precedence() -> None:
     path = Variable(value="/opt/venv/bin:/x", reason="the x is needed")
     matrix = samples.matrix(env={"PATH": path})
     environment = image_environment.environment(
@@ -192,7 +194,7 @@ def test_row_of_target_takes_precedence() -> None:
     )
 
 
-def test_the_folder_of_a_users_packages_is_that_of_the_architecture() -> None:
+def test_user_package_folder_is_specific_to_the_architecture() -> None:
     matrix = samples.matrix(user_packages=True, arch=tuple(Arch))
     matrix.image.env["PYTHONNOUSERSITE"] = Variable(value="1", reason=samples.REASON)
     lock = samples.lock(RAY, of=matrix)
@@ -213,7 +215,7 @@ def test_the_folder_of_a_users_packages_is_that_of_the_architecture() -> None:
         assert "PYTHONNOUSERSITE" not in {item.name for item in environment.image}
 
 
-def test_packages_of_architecture_are_used() -> None:
+def test_variables_depend_on_packages_of_the_architecture() -> None:
     lock = samples.lock(RAY)
     other = {Arch.X86_64: samples.resolution(), Arch.ARM64: lock.arch[Arch.X86_64]}
     lock = msgspec.structs.replace(lock, arch=other)
@@ -295,7 +297,7 @@ def test_job_scripts_pass_and_unset_the_variables_of_the_table() -> None:
     assert names_by_value["unset"] == set(unset.split())
 
 
-def test_job_scripts_for_ray_alone_mention_ray() -> None:
+def test_only_job_scripts_for_ray_mention_ray() -> None:
     for script in SCRIPTS:
         names = {name for name, _ in set_by(script)}
         rays = {name for name, row in result("slurm").items() if row.packages == ("ray",)}
@@ -326,7 +328,7 @@ def command(
     return Command(monkeypatch, capsys)
 
 
-def test_the_verb_prints_an_explanation(tmp_path: Path, command: Command) -> None:
+def test_command_explains_variables(tmp_path: Path, command: Command) -> None:
     make(tmp_path)
     done = command("show", "--variables", TARGET)
     assert (done.status, done.stderr) == (0, "")
@@ -338,7 +340,7 @@ def test_the_verb_prints_an_explanation(tmp_path: Path, command: Command) -> Non
     assert "RAY_ADDRESS" not in done.stdout
 
 
-def test_the_verb_reports_a_stale_lock(tmp_path: Path, command: Command) -> None:
+def test_command_reports_a_stale_lock(tmp_path: Path, command: Command) -> None:
     make(tmp_path).edit('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: "0"')
     done = command("show", "--variables", TARGET)
     assert done.status == 0
@@ -347,7 +349,7 @@ def test_the_verb_reports_a_stale_lock(tmp_path: Path, command: Command) -> None
     assert "VLLM_USE_V1=1\n    stale: the matrix has '0'\n" in done.stdout
 
 
-def test_the_verb_reports_a_target_without_a_lock(tmp_path: Path, command: Command) -> None:
+def test_command_reports_a_target_without_a_lock(tmp_path: Path, command: Command) -> None:
     make(tmp_path)
     done = command("show", "--variables", UNLOCKED, "--arch", "arm64", "--json")
     assert "not locked; these are the values of the matrix" in done.stderr

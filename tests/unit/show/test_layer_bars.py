@@ -1,4 +1,4 @@
-"""Layers as bars: lengths, widths, cut names."""
+"""Tests drawing layers as bars: lengths, widths and truncated names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_bar_length_is_proportional_to_layer_size() -> None:
     assert base.endswith("186 packages")
 
 
-def test_without_blocks_the_bars_are_ascii() -> None:
+def test_bars_are_ascii_if_blocks_cannot_be_printed() -> None:
     lines = layer_bars.lines(BARS, 100, blocks=False)
     assert "\n".join(lines).isascii()
     assert lines[1].count("#") == pytest.approx(2 * lines[0].count("#"), abs=1)
@@ -46,7 +46,7 @@ NAMES = st.text("abc-", min_size=1, max_size=60)
     ),
     st.integers(70, 300),
 )
-def test_each_layer_has_a_line_that_fits(layers: list[LayerBar], width: int) -> None:
+def test_each_layer_has_one_line_that_fits(layers: list[LayerBar], width: int) -> None:
     lines = layer_bars.lines(layers, width)
     assert len(lines) == len(layers)
     assert all(len(line) <= width for line in lines)

@@ -1,4 +1,4 @@
-"""The differences between two committed locks, of this and of older formats."""
+"""Tests the differences between two committed locks, also of older formats."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_equal_locks_have_no_changes() -> None:
     assert changed() == lock_changes.LockChanges()
 
 
-def test_versions_of_both_kinds_are_compared() -> None:
+def test_python_and_debian_versions_are_compared() -> None:
     new = {**DEB, "version": "3.0.18-1~deb12u1"}
     added = {"package": "libstdc++6", "version": "12.2.0-14"}
     python = changed(arch=arch(wheels=[{**WHEEL, "version": "0.20.0"}]))
@@ -102,5 +102,5 @@ def test_changes_of_base_and_settings_have_one_line_each(values: dict[str, Any],
 
 
 @pytest.mark.parametrize("data", [None, b"{", b'{"arch": {"x86_64": {"wheels": [1]}}}'])
-def test_a_lock_that_cannot_be_read_is_unknown(data: bytes | None) -> None:
+def test_unreadable_lock_is_ignored(data: bytes | None) -> None:
     assert lock_changes.decoded(data) is None

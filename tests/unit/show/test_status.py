@@ -1,4 +1,4 @@
-"""The state of a target, and the targets that a verb for several targets processes."""
+"""Tests the state of targets, and which targets a verb for several targets processes."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_project_targets_have_states(sample: Sample, imgbuild: Command) -> None:
     assert any("VLLM_USE_V1" in reason for reason in row["reasons"])
 
 
-def test_all_selects_locked_targets_and_reports_the_others(
+def test_all_option_selects_locked_targets_and_reports_others(
     sample: Sample, imgbuild: Command
 ) -> None:
     sample.edit('torch: "2.11.0"}', 'torch: "2.11.0"}\n    indexes: {torch: torch}')
@@ -207,7 +207,7 @@ def test_invalid_fact_is_ignored(sample: Sample) -> None:
         assert _states(sample) == first
 
 
-def test_targets_are_listed_where_no_cache_can_be_written(
+def test_targets_are_listed_if_no_cache_can_be_written(
     sample: Sample, imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_cache = imgbuild("list", "--json")
@@ -219,7 +219,7 @@ def test_targets_are_listed_where_no_cache_can_be_written(
     assert "states of targets could not be stored" in imgbuild("list", "--wide", "-v").stderr
 
 
-def test_a_table_without_states_does_not_determine_them(
+def test_table_without_states_does_not_compute_them(
     sample: Sample, imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "locked" in imgbuild("list", "--wide").stdout

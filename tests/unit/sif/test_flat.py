@@ -1,4 +1,4 @@
-"""The tar stream of several layers contains exactly the merged tree of the layers."""
+"""Tests that the tar stream of several layers contains exactly their merged tree."""
 
 from __future__ import annotations
 

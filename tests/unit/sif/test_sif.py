@@ -1,4 +1,4 @@
-"""The parts of a SIF: its container, the files for Apptainer and enroot, mksquashfs."""
+"""Tests the parts of a SIF: its container format and the files for Apptainer and enroot."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_python_variables_of_caller_are_hidden():
     }
 
 
-def test_home_is_that_of_caller():
+def test_home_folder_is_that_of_the_caller():
     """Apptainer mounts it, or the folder of --home; the image's own home may be read-only."""
     assert "HOME" not in files.environment(summary(Env=["HOME=/root", "PATH=/bin"]))
 
@@ -258,7 +258,7 @@ def test_mksquashfs_with_tar_support_is_accepted(monkeypatch, version):
 
 
 @pytest.mark.parametrize("text", ["mksquashfs version 4.4 (2019/08/29)", "no version"])
-def test_older_mksquashfs_is_refused_with_hint(monkeypatch, text):
+def test_mksquashfs_before_4_5_is_refused_with_hint(monkeypatch, text):
     answers(monkeypatch, text)
     with pytest.raises(ToolMissing) as raised:
         squashfs.find()

@@ -1,4 +1,4 @@
-"""Listing a layer without its contents equals reading it completely."""
+"""Tests that listing a layer without its contents equals reading it completely."""
 
 from __future__ import annotations
 

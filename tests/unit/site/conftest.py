@@ -1,4 +1,4 @@
-"""The catalogue of this repository, read once."""
+"""Provides the catalogue of this repository, read once."""
 
 from __future__ import annotations
 

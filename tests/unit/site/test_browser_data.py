@@ -1,4 +1,4 @@
-"""The data for browsers: results of imgbuild's rules, with texts that cannot break out of it."""
+"""Tests that the data for browsers matches imgbuild's rules, and that its texts are escaped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def members(ranges: Sequence[int]) -> list[int]:
     return [number for first, last in pairs for number in range(first, last + 1)]
 
 
-def test_versions_are_those_of_the_locks(data: dict[str, Any], made: SiteCatalogue) -> None:
+def test_versions_match_the_locks(data: dict[str, Any], made: SiteCatalogue) -> None:
     found: dict[tuple[str, str], dict[str, str]] = {}
     for package, versions in data["versions"].items():
         for version, number_of_set in versions.items():
@@ -53,7 +53,7 @@ def test_versions_are_those_of_the_locks(data: dict[str, Any], made: SiteCatalog
     assert found == expected
 
 
-def test_requirements_are_those_of_the_metadata(data: dict[str, Any]) -> None:
+def test_requirements_match_the_metadata(data: dict[str, Any]) -> None:
     def _lines(package: str, version: str) -> list[str]:
         return [data["lines"][number] for number in data["requires"][package][version]]
 
@@ -66,7 +66,7 @@ def test_requirements_are_those_of_the_metadata(data: dict[str, Any]) -> None:
     ]
 
 
-def test_newest_image_is_first_as_in_doctor(data: dict[str, Any]) -> None:
+def test_newest_image_is_first_as_in_the_doctor_command(data: dict[str, Any]) -> None:
     cuda = [tuple(map(int, image["cuda"].split("."))) for image in data["images"]]
     assert cuda == sorted(cuda, reverse=True)
 
@@ -80,9 +80,7 @@ def test_compatibility_of_an_image_without_known_gpus_is_unknown() -> None:
     }  # fmt: skip
 
 
-def test_kernels_are_compiled_for_the_gpus_that_the_page_of_an_image_lists(
-    data: dict[str, Any], made: SiteCatalogue
-) -> None:
+def test_gpus_match_the_page_of_the_image(data: dict[str, Any], made: SiteCatalogue) -> None:
     pages = {target.name: target.page.images for target in made.targets}
     for image in data["images"]:
         shown = next(
@@ -94,7 +92,7 @@ def test_kernels_are_compiled_for_the_gpus_that_the_page_of_an_image_lists(
         assert {*shown.gpu} <= {*image["gpus"]} - {*image["later"]}
 
 
-def test_older_driver_has_note_of_doctor(data: dict[str, Any]) -> None:
+def test_older_driver_has_the_note_of_the_doctor_command(data: dict[str, Any]) -> None:
     image = next(image for image in data["images"] if image["driver"] != image["driverFull"])
     remark = data["remarks"][image["olderDriver"]]
     assert remark.count("{}") == 1
@@ -113,7 +111,7 @@ def test_script_element_cannot_be_closed_by_text(sources: SiteSources, made: Sit
     assert json.loads(text.partition(" = ")[2].removesuffix(";\n"))["targets"][0]["summary"] == evil
 
 
-def test_compared_images_have_the_debian_packages_and_layers_of_their_locks(
+def test_debian_packages_and_layers_match_the_locks(
     sources: SiteSources, made: SiteCatalogue, data: dict[str, Any]
 ) -> None:
     compared = browser_data.compared_data(made, data["images"])

@@ -1,4 +1,4 @@
-"""A site's data on each target: read from the matrix, locks, digests and test records."""
+"""Tests the site's data on each target, read from the matrix, locks, digests and test records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_row_of_the_matrix_is_shown(made: SiteCatalogue, sources: SiteSour
     assert target(made, "cu130-flashinfer").needs
 
 
-def test_digests_layers_and_packages_are_those_of_the_lock(made: SiteCatalogue) -> None:
+def test_digests_layers_and_packages_match_the_lock(made: SiteCatalogue) -> None:
     shown = target(made, "cu130-verl0.9")
     digests = json.loads((ROOT / "images/cu130-verl0.9/digests.json").read_text())
     assert shown.digests is not None
@@ -123,7 +123,7 @@ def test_main_versions_include_pins_and_frameworks(made: SiteCatalogue) -> None:
     assert next(iter(verl)) == "torch"
 
 
-def test_a_record_of_an_equal_image_names_the_digest_that_was_tested(made: SiteCatalogue) -> None:
+def test_test_record_of_an_equal_image_names_the_tested_digest(made: SiteCatalogue) -> None:
     lines = test_runs.lines(target(made, "cu124-trl0.17"))
     others = test_runs.other_digests(target(made, "cu124-trl0.17"))
     assert {each.digest for each in others} == {
@@ -217,7 +217,7 @@ def test_skipped_cases_are_listed_by_reason(made: SiteCatalogue) -> None:
     assert "sglang tensor parallel: the lock has no sglang" in text
 
 
-def test_status_of_image_names_failures_and_other_gpus(made: SiteCatalogue) -> None:
+def test_image_status_names_failures_and_other_gpus(made: SiteCatalogue) -> None:
     def _standing(name: str) -> str:
         return test_runs.standing(target(made, name).page.images[0])
 
@@ -228,7 +228,7 @@ def test_status_of_image_names_failures_and_other_gpus(made: SiteCatalogue) -> N
     assert test_runs.standing(arm64) == "not tested"
 
 
-def test_an_update_downloads_the_layer_of_the_package_and_lists_of_versions(
+def test_update_downloads_the_package_layer_and_version_lists(
     made: SiteCatalogue,
 ) -> None:
     def _update(name: str, package: str) -> UpdateCost:
@@ -269,7 +269,7 @@ def test_a_stale_lock_has_a_page_without_digest(
     assert (only.lock, only.digests, only.commands) == (None, None, ())
 
 
-def test_requirements_between_main_packages_are_listed_the_newest_first(
+def test_requirements_between_main_packages_are_listed_newest_first(
     made: SiteCatalogue,
 ) -> None:
     shown = dict(requirements.between(made.requires))
@@ -287,7 +287,7 @@ def test_layers_of_both_architectures_have_one_scale(made: SiteCatalogue) -> Non
     assert bars[0][1] >= catalogue.DRAWN
 
 
-def test_known_incompatibilities_are_those_of_the_versions_of_an_image(made: SiteCatalogue) -> None:
+def test_known_incompatibilities_match_the_versions_of_the_image(made: SiteCatalogue) -> None:
     found = {target.name: target.incompatible for target in made.targets}
     assert any("transformers 4.52.4: " in text for text in found["cu124-vllm"])
     assert not any("transformers" in text for text in found["cu124-vllm0.8.5"])

@@ -1,4 +1,4 @@
-"""Commands to copy: the images that they pull, and their parsing by a shell and Kubernetes."""
+"""Tests that commands to copy name the right image and are valid for a shell and Kubernetes."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_an_image_is_named_by_its_digest(shown: SiteTarget, title: str) -> None:
     assert f"registry.example/owner/images@{shown.digests.digest}" in text(shown, title)
 
 
-def test_a_job_of_two_nodes_begins_with_the_sif(shown: SiteTarget) -> None:
+def test_slurm_commands_begin_with_pulling_the_sif(shown: SiteTarget) -> None:
     one, two = (text(shown, f"Slurm, {nodes}").splitlines() for nodes in ("one node", "two nodes"))
     assert one[0] == two[0]
     assert one[0].startswith("apptainer pull cu130-verl0.9.sif ")
 
 
-def test_a_pull_by_digest_follows_a_push_without_a_registry(shown: SiteTarget) -> None:
+def test_pull_by_digest_follows_a_push_without_a_registry(shown: SiteTarget) -> None:
     pull = pages.FILTERS["pull"]
     assert pull(shown, "registry.example/owner/images") == text(shown, "Docker").splitlines()[0]
     lines = str(pull(shown, "")).splitlines()
@@ -89,7 +89,7 @@ def test_job_on_the_page_matches_render(shown: SiteTarget, sources: SiteSources)
     assert job == yaml.safe_load(rendered.text)
 
 
-def test_without_a_registry_push_and_job_name_the_same_repository(shown: SiteTarget) -> None:
+def test_push_and_job_name_the_same_repository_without_a_registry(shown: SiteTarget) -> None:
     assert shown.lock is not None
     assert shown.digests is not None
     every = commands.commands(shown.lock, shown.digests, None, rendered=True)
@@ -100,7 +100,7 @@ def test_without_a_registry_push_and_job_name_the_same_repository(shown: SiteTar
     assert f"--registry {place} --" in made["Ray in Kubernetes"]
 
 
-def test_files_for_compose_and_ray_are_rendered_where_the_image_can_use_them(
+def test_compose_and_ray_files_are_rendered_only_for_suitable_images(
     made: SiteCatalogue,
 ) -> None:
     titles = {each.name: [command.title for command in each.commands] for each in made.targets}

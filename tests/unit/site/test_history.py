@@ -1,4 +1,4 @@
-"""The data file of the history: reading, refusals and merging."""
+"""Tests reading and merging the data file of the history, and which files are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.rows import each_row
 from tests.support.site_history import CHANGE, HISTORY
 
 
-def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_history_survives_round_trip(tmp_path: Path) -> None:
     place = tmp_path / "history.json"
     place.write_bytes(codec.encode(HISTORY))
     assert history.read(place) == HISTORY
@@ -52,13 +52,13 @@ def test_longer_history_of_a_target_is_kept() -> None:
     assert merged.targets == {"cu124-vllm": (CHANGE, other), "new": (CHANGE,)}
 
 
-def test_the_catalogue_has_no_git() -> None:
+def test_packaged_catalogue_has_no_history() -> None:
     from imgbuild.matrix import project_paths
 
     assert history.collect(project_paths.catalogue()) == SiteHistory()
 
 
-def test_the_catalogue_of_a_checkout_is_that_checkout(tmp_path: Path) -> None:
+def test_catalogue_in_a_checkout_is_treated_as_a_project(tmp_path: Path) -> None:
     installed = Project(matrix=tmp_path / "matrix.yaml", writable=False)
     assert history.checkout(installed) == installed
     (tmp_path / ".git").mkdir()

@@ -1,4 +1,4 @@
-"""The folder of a site: replacement, refusals, sizes, hostile texts in pages."""
+"""Tests how the folder of a site is replaced, its size, and that hostile texts are escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays as values: finished and queued tasks, repeated queries, and reports."""
+"""Tests finding existing arrays, resubmitting tasks, querying Slurm and reporting results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def targets(tasks) -> list[str]:
     return sorted(task.target for task in tasks)
 
 
-def test_newest_array_of_task_is_used(tmp_path):
+def test_newest_array_of_a_task_is_used(tmp_path):
     order(tmp_path, "1", ONE, TWO, job="1")
     order(tmp_path, "2", TWO, job="2")
     order(tmp_path, "3", ONE, command=("another",), job="3")
@@ -59,7 +59,7 @@ def test_newest_array_of_task_is_used(tmp_path):
     assert {task.target: task.order.job for task in tasks} == {"one": "1", "two": "2"}
 
 
-def test_other_digest_is_other_task(tmp_path):
+def test_array_with_another_digest_is_not_used(tmp_path):
     order(tmp_path, "1", ONE)
     changed = Task(target="one", digest=TWO.digest)
     assert array.existing_tasks(tmp_path, "build", COMMAND, [changed]) == []
@@ -72,7 +72,7 @@ def test_tasks_with_other_sbatch_options_do_not_match(tmp_path):
     assert array.existing_tasks(tmp_path, "build", COMMAND, [ONE]) != []
 
 
-def test_smoke_test_result_applies_only_to_its_partition(command, tmp_path, monkeypatch):
+def test_smoke_test_result_applies_only_to_the_same_partition(command, tmp_path, monkeypatch):
     checked_options: list[object] = []
 
     def existing_tasks(*given: object) -> list[ArrayTask]:
@@ -191,7 +191,9 @@ def test_tasks_inherit_environment_with_cache_path(tmp_path, monkeypatch, sbatch
 @pytest.mark.parametrize(
     ("word", "most"), [("TIMEOUT", array.GRACE), ("COMPLETED", array.COMPLETED_GRACE)]
 )
-def test_task_without_final_state_is_lost_after_retries(tmp_path, monkeypatch, word, most):
+def test_task_without_final_state_is_reported_as_lost_after_retries(
+    tmp_path, monkeypatch, word, most
+):
     job_array = order(tmp_path, "1", ONE)
     say(job_array, 0, None)
     (job_array.place / "0.log").write_text(

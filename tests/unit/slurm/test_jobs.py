@@ -1,4 +1,4 @@
-"""Job scripts: each type compared with a committed file, and refusals."""
+"""Compares each type of job script with a committed file, and tests which requests are refused."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def test_invalid_job_requests_are_refused(job, changes, words):
     assert words in caught.value.message
 
 
-def test_all_job_errors_are_reported_at_once():
+def test_all_job_errors_are_reported_together():
     with pytest.raises(InputError) as caught:
         job_script(ScriptKind.VERL, allocation=with_(gpus=0, time="soon"), stage=("x",))
     assert len(caught.value.message.splitlines()) == 3
@@ -407,7 +407,7 @@ def test_job_without_gpus_is_reported(tmp_path, monkeypatch, capsys, words, mess
     assert message in done.stderr
 
 
-def test_last_line_of_check_has_the_text_that_submit_looks_for():
+def test_last_line_of_check_has_the_text_expected_by_submit():
     script = job_script(ScriptKind.CHECK)
     assert script.rstrip().splitlines()[-1] == (
         f'echo "$SLURM_JOB_NAME:" \'{jobs.PASSED}\' "${{nodes[*]}}"'

@@ -1,4 +1,4 @@
-"""The first error that the smoke tests report from a log: real logs, shortened."""
+"""Tests finding the first error in shortened real logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test records: reports of runs are compared with the digests, stored, and shown."""
+"""Tests that reports of runs are compared with the digests, recorded and shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test records: round trip, order, duplicates, and the runs that count."""
+"""Tests the format and order of test records, and which runs count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test records are shown in the README, and committed ones are valid."""
+"""Tests that test records are shown in the README, and that committed ones are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Smoke tests: expectation, reports, JUnit, and the functions of the scripts."""
+"""Tests the expectation, reports, JUnit output and functions of the smoke tests."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_allowed_failures_carry_reasons():
         assert entry.get("needs", "driver") == "driver"
 
 
-def test_an_entry_can_be_for_a_release_of_python(monkeypatch):
+def test_allowed_entry_may_be_limited_to_a_python_release(monkeypatch):
     module = script("smoke_import", monkeypatch)
     release = "{}.{}".format(*sys.version_info)
     assert module.is_for_python({})
@@ -289,7 +289,7 @@ def test_failed_and_skipped_cases_are_printed(capsys, monkeypatch):
     assert "2.0" in output
 
 
-def test_failed_log_tail_is_printed_and_full_log_with_v(capsys, monkeypatch):
+def test_end_of_failed_log_is_printed_and_full_log_with_verbose(capsys, monkeypatch):
     log = "\n".join(f"line {number}." for number in range(100))
     failed = Case(name="nccl", outcome="failed", seconds=3, message="no peers", log=log)
     quick = [Case(name=f"import p{number}", outcome="passed", seconds=0.1) for number in range(9)]

@@ -1,4 +1,4 @@
-"""The functions of the cases that need neither a GPU nor the packages that they test."""
+"""Tests functions of smoke test cases that need neither a GPU nor the tested packages."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_sglang_requests_match_version(names, present, absent, monkeypatch):
     assert not any(absent in name for name in options)
 
 
-def test_given_model_is_compared_by_mean_with_smaller_steps(monkeypatch):
+def test_user_model_is_compared_by_mean_with_smaller_steps(monkeypatch):
     grpo = script("gpu_grpo", monkeypatch)
     monkeypatch.delenv("SMOKE_MODEL", raising=False)
     assert grpo.kind() == "tiny"

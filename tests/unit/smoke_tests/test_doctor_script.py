@@ -1,4 +1,4 @@
-"""smoke_tests/doctor.py: each problem of a cluster is reported with a remedy."""
+"""Tests that smoke_tests/doctor.py reports each problem of a cluster with a remedy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def worst(findings: object) -> tuple[str, str]:
     return max(result(findings), key=lambda pair: order.index(pair[0]))
 
 
-def test_package_outside_image_is_an_error(doctor, tmp_path, monkeypatch):
+def test_package_imported_from_outside_the_image_is_an_error(doctor, tmp_path, monkeypatch):
     (tmp_path / "verl.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     severity, text = worst(doctor.packages())
@@ -209,7 +209,7 @@ def test_models_on_network_disk_are_reported(doctor, monkeypatch):
     assert "imgbuild slurm --stage" in text
 
 
-def test_disk_type_is_that_of_innermost_mount(doctor):
+def test_disk_type_is_read_from_the_innermost_mount(doctor):
     assert doctor._disk("/proc/self") == "proc"
     assert doctor._disk("/") != ""
 

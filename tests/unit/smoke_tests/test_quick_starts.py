@@ -1,4 +1,4 @@
-"""The table of documented first commands, and the checks of their results."""
+"""Tests the table of documented first commands, and the checks of their results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return script("quick_table", monkeypatch)
 
 
-def test_each_row_is_a_case_of_its_tier(table, monkeypatch):
+def test_each_quick_start_row_is_a_case_of_its_tier(table, monkeypatch):
     tiers = script("smoke_tiers", monkeypatch).TIERS
     names = [row.name for row in table.TABLE]
     assert len(names) == len(set(names))
@@ -52,7 +52,7 @@ def test_checks_and_data_formats_exist(table, monkeypatch):
         assert not row.data or row.data in kinds, row.name
 
 
-def test_lines_of_data_are_written_as_documents(tmp_path, monkeypatch):
+def test_sample_data_lines_are_written_as_documents(tmp_path, monkeypatch):
     data = script("quick_data", monkeypatch)
     for kind, (make, name) in data.KINDS.items():
         if not name.endswith(".jsonl"):

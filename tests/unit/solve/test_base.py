@@ -1,4 +1,4 @@
-"""Layers of a registry base: accounts, and the Python in it."""
+"""Tests reading the accounts and the Python of a registry base from its layers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def base(interpreter: str = "/usr/bin/python3", python: str = "3.11") -> Registr
 
 
 @pytest.mark.parametrize("prefix", ["", "./", "/"])
-def test_upper_layer_wins(tmp_path, prefix):
+def test_upper_layer_takes_precedence(tmp_path, prefix):
     upper = ROOT + b"me:x:1:1::/:/bin/sh\n"
     below = {f"{prefix}{name}": data for name, data in GOOD.items()}
     base_files = read(tmp_path, below, {f"{prefix}etc/passwd": upper})

@@ -1,4 +1,4 @@
-"""Wheels of sdists whose build requires the torch of the same lock."""
+"""Tests wheels of sdists whose build requires the torch of the same lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages with a URL: their files from a lock, their lines for the resolver."""
+"""Tests the locked files of packages with a URL, and their lines for the resolver."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Outdated packages: without a reason, by a requirement, by the cut-off."""
+"""Tests reporting outdated packages that no requirement or cut-off date explains."""
 
 import datetime
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Versions of commits, and the archive format."""
+"""Tests deriving versions from commits, and the archive format."""
 
 import gzip
 

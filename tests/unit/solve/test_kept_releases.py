@@ -1,4 +1,4 @@
-"""Frameworks in a later release than that of the target given by `like`."""
+"""Tests reporting frameworks in a later release than that of the target given by `like`."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SolveProblem:
         ({"transformers": "5.0", "vllm": "1.0"}, ["transformers<5", "vllm<0.12"]),
     ],
 )
-def test_moved_releases_and_bounds_are_reported(
+def test_changed_releases_and_their_bounds_are_reported(
     problem: SolveProblem, chosen: dict[str, str], bounds: list[str]
 ) -> None:
     assert [each.bound for each in moves(problem, chosen)] == bounds
 
 
-def test_extension_has_no_moved_releases(problem: SolveProblem) -> None:
+def test_extension_reports_no_changed_releases(problem: SolveProblem) -> None:
     extends = SolveProblem(problem.matrix, extended.OWN, Arch.X86_64, problem.context)
     assert moves(extends, {"transformers": "5.1.0"}) == []

@@ -1,4 +1,4 @@
-"""The code that a package compiles, by its build files."""
+"""Tests detecting code that a package compiles, from its build files."""
 
 from imgbuild.solve import native_code
 from tests.support.rows import each_row

@@ -1,4 +1,4 @@
-"""Reasons for unavailable pins, with the nearest versions."""
+"""Tests the reasons given for unavailable pins, with the nearest versions."""
 
 import datetime
 

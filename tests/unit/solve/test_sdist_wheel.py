@@ -1,4 +1,4 @@
-"""Wheels from sdists: build configuration, refusals, and reproducible bytes."""
+"""Tests building wheels from sdists: configuration, refused sdists and reproducible bytes."""
 
 import io
 import tarfile
@@ -120,7 +120,7 @@ def test_repacked_wheel_depends_on_names_contents_and_executable_bits(tmp_path):
     assert record[3] == "demo-1.0.dist-info/RECORD,,"
 
 
-def test_build_environment_is_the_same_everywhere():
+def test_build_environment_does_not_depend_on_the_machine():
     assert sdist_wheel.environment()["PYTHONHASHSEED"] == "0"
     assert sdist_wheel.environment()["SOURCE_DATE_EPOCH"] == "315532800"
     assert not set(sdist_wheel.environment()) & {"USER", "LOGNAME", "HOSTNAME"}

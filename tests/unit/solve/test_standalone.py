@@ -1,4 +1,4 @@
-"""The archive of a base's standalone Python: downloaded once, checked, refused."""
+"""Tests that the archive of a standalone Python is downloaded once and checked."""
 
 from __future__ import annotations
 

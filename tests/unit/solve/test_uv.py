@@ -1,4 +1,4 @@
-"""uv's output, and the default index from configuration files."""
+"""Tests parsing uv's output, and the default index from configuration files."""
 
 from imgbuild.solve.uv import DEFAULT_INDEX, PIP_INDEX, parse
 
@@ -14,7 +14,7 @@ def test_requirements_are_listed_with_requesting_packages():
     ]
 
 
-def test_index_url_is_found():
+def test_index_url_option_is_recognized():
     text = "--index-url https://user:word@index.example/simple\n"
     match = DEFAULT_INDEX.search(text)
     assert match

@@ -1,4 +1,4 @@
-"""The digest of code covers exactly its imports and the data that it reads."""
+"""Tests that the digest of code covers exactly its imports and the data that it reads."""
 
 import ast
 import shutil
@@ -88,7 +88,7 @@ def test_audit_key_includes_code_of_all_checks():
     assert judging <= closure_names
 
 
-def test_data_file_change_changes_digest(copy):
+def test_changed_data_file_changes_the_digest(copy):
     file = copy / "data/debian/bookworm.yaml"
     before = digest_in(copy, (TABLE,), HERE)
     text = file.read_bytes()
@@ -122,7 +122,7 @@ def test_unrelated_code_does_not_change_key(copy):
     assert key(copy) == before
 
 
-def test_python_version_changes_key():
+def test_python_version_changes_the_key():
     root = resources.files("imgbuild")
     assert key(root, (3, 99)) != key(root, HERE)
 

@@ -1,4 +1,4 @@
-"""The state of the garbage collector after a pause."""
+"""Tests the state of the garbage collector after a pause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imgbuild.system.collector import paused
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-def test_collector_has_the_previous_state_after_a_pause(enabled: bool) -> None:
+def test_garbage_collector_state_is_restored_after_a_pause(enabled: bool) -> None:
     before = gc.isenabled()
     try:
         (gc.enable if enabled else gc.disable)()
@@ -22,7 +22,9 @@ def test_collector_has_the_previous_state_after_a_pause(enabled: bool) -> None:
         (gc.enable if before else gc.disable)()
 
 
-def test_objects_are_frozen_only_in_a_process_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_are_frozen_only_if_the_process_is_about_to_exit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     frozen: list[bool] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
     monkeypatch.setattr(collector._Process, "ends", False)  # a verb in this process may have set it

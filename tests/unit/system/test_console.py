@@ -1,4 +1,4 @@
-"""Messages: escaped text, line wrapping, progress bars."""
+"""Tests escaping and wrapping messages, and progress bars."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_lines_wrap_between_words_and_commands_are_not_broken() -> None:
     ]
 
 
-def test_short_lines_keep_spaces_and_labels_count() -> None:
+def test_label_width_counts_and_short_lines_keep_spaces() -> None:
     assert wrapped("  3 | a:    b", 14) == "  3 | a:    b"
     assert wrapped("a  b   c", 6) == "a  b\n  c"
     assert wrapped("one two", 10, taken=4) == "one\n  two"

@@ -1,4 +1,4 @@
-"""Printed texts contain no control characters and no invisible characters."""
+"""Tests that printed texts contain no control or invisible characters."""
 
 from __future__ import annotations
 

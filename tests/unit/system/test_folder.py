@@ -1,4 +1,4 @@
-"""Names below an open folder: links are not followed, only regular files are replaced."""
+"""Tests that names below an open folder do not follow links and replace only regular files."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def placed(source: Path, name: str = "blob") -> Path:
     return out / name
 
 
-def test_file_of_user_is_linked(source):
+def test_file_owned_by_the_user_is_linked(source):
     assert placed(source).samefile(source)
 
 

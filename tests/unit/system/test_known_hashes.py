@@ -1,4 +1,4 @@
-"""Hashes of files are stored until a file changes, only if no other user can write to it."""
+"""Tests that hashes of files are stored until a file changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output to stderr is passed on, and its end is recorded."""
+"""Tests that output to stderr is passed on and its end is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executable of a command, and its environment."""
+"""Tests how the executable and the environment of a command are found."""
 
 from __future__ import annotations
 

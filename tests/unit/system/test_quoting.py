@@ -1,4 +1,4 @@
-"""Quoted texts are parsed back unchanged in each language."""
+"""Tests that quoted texts are parsed back unchanged in each language."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_string_survives_round_trip_as_json_and_python(text: str) -> None:
 
 
 @given(TEXTS)
-def test_comment_lines_are_still_comments(text: str) -> None:
+def test_multiline_comment_stays_a_comment(text: str) -> None:
     comment = quoting.comment(text, "    ")
     assert not comment or all(line.startswith("    #") for line in comment.split("\n"))
     assert not re.search(rf"(?!\n)[{CONTROLS}]", comment)

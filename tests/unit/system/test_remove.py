@@ -1,4 +1,4 @@
-"""Folders are removed completely: deep and read-only ones, but no targets of links."""
+"""Tests that deep and read-only folders are removed completely, without the targets of links."""
 
 from __future__ import annotations
 

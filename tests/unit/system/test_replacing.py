@@ -1,4 +1,4 @@
-"""Atomic replacement: concurrent, failing and killed writers."""
+"""Tests atomic replacement of files with concurrent, failing and killed writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source and requirements are parsed in one thread at a time."""
+"""Tests that source and requirements are parsed in one thread at a time."""
 
 import ast
 import gc

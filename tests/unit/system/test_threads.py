@@ -1,4 +1,4 @@
-"""Threads: order of results, the first failure, an interrupt."""
+"""Tests the order of results, the first failure and an interrupt of threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools/facts.py: the committed facts cover every wheel of their targets."""
+"""Tests that the committed facts cover every wheel and package of the targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extensions of a published target whose audit is independent of the additions."""
+"""Tests that the names recorded for a published target suffice for audits of its extensions."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def errors(package_set: PackageSet, named: tuple[str, ...], known: PublishedFact
         ("a-shadow", {"old_name/part.py": ""}, False, ""),
     ],
 )  # fmt: skip
-def test_errors_of_extension_are_those_of_whole_audit(
+def test_extension_audit_finds_the_errors_of_the_whole_audit(
     tmp_path: Path, name: str, files: dict[str, str], independent: bool, error: str
 ) -> None:
     known = names(tmp_path / "published")
@@ -128,7 +128,7 @@ def test_additions_alone_read_no_module_of_published_packages(tmp_path: Path) ->
     assert {"trl", "transformers"} < set(whole.modules())
 
 
-def test_changed_published_packages_are_audited_whole(tmp_path: Path) -> None:
+def test_changed_published_packages_are_audited_completely(tmp_path: Path) -> None:
     known = names(tmp_path / "published")
     published = [each.partition("==")[0] for each in PUBLISHED]
     changed: dict[str, audited.Files] = {**PUBLISHED, "trl==1.0": {"trl/__init__.py": TRL + "\n"}}
@@ -174,7 +174,7 @@ def test_bundled_facts_have_the_names_of_a_locked_target() -> None:
     assert known.names(key)
 
 
-def test_reasons_of_entry_points_do_not_change_keys(
+def test_entry_point_reasons_do_not_change_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "audit").mkdir()

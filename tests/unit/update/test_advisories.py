@@ -1,4 +1,4 @@
-"""The newer versions that fix an advisory, from a local server with OSV's API."""
+"""Tests whether a newer version fixes an advisory, with and without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Newer releases of pins from an index in JSON form, and the cool-down."""
+"""Tests which newer releases `update` tries, in which order, and when."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_newer_final_releases_are_newest_first(indexes):
     assert not axis.waiting
 
 
-def test_release_of_the_last_week_waits_for_the_cool_down(indexes):
+def test_release_of_the_last_week_is_delayed_by_the_cool_down(indexes):
     axis = axes.axis(indexes, "trl", "1.9.2", WEEK, nothing_fixed)
     assert versions(axis.releases) == ["1.16.0", "1.15.0"]
     assert versions(axis.waiting) == ["1.17.0"]
 
 
-def test_a_release_that_fixes_an_advisory_does_not_wait(indexes):
+def test_release_that_fixes_an_advisory_is_not_delayed(indexes):
     asked = []
 
     def fixed(package, present, newer):
@@ -80,7 +80,7 @@ def test_the_cut_off_is_after_the_last_file_of_the_release(indexes):
     assert axes.cut_off(target, old, ANY_AGE) == TODAY
 
 
-def test_the_hash_of_a_release_changes_with_one_more_file(indexes):
+def test_additional_file_changes_the_hash_of_a_release(indexes):
     (newest, other, _) = axes.axis(indexes, "trl", "1.9.2", ANY_AGE, nothing_fixed).releases
     assert newest.files != other.files
 
@@ -96,7 +96,7 @@ def test_number_of_tried_releases_is_limited():
     assert versions(axis.releases) == [f"1.{minor}" for minor in range(39, 39 - axes.LIMIT, -1)]
 
 
-def test_packages_that_stacks_are_named_after_come_first():
+def test_packages_that_name_a_stack_come_first():
     pins = {"tensordict": "1", "torch": "1", "deepspeed": "1", "trl": "1", "vllm": "1", "a": "1"}
     target = samples.matrix(pins=pins).targets["small"]
     assert axes.names(target) == ("vllm", "trl", "torch", "deepspeed", "a", "tensordict")
@@ -119,7 +119,7 @@ def test_an_index_without_upload_times_is_an_error_that_names_packages():
     assert caught.value.exit_code == 2
 
 
-def test_the_pages_of_the_fixture_are_json(indexes):
+def test_fixture_pages_are_json(indexes):
     page = json.loads(Http(attempts=1).text(f"{indexes.place('trl').address}/trl/").text)
     assert page["meta"]["api-version"] == "1.1"
     assert {file["upload-time"] for file in page["files"]}

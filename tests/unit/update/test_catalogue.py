@@ -1,4 +1,4 @@
-"""A tried row is written into a project completely or not at all, and never through a link."""
+"""Tests that the files of a new row are written together or not at all."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_links_are_refused_before_any_work(sample, tmp_path, name):
         catalogue.require_regular(Project(matrix=sample.matrix))
 
 
-def test_a_row_that_was_added_meanwhile_is_not_replaced(sample, scratch, tried, inputs):
+def test_concurrently_added_row_is_not_replaced(sample, scratch, tried, inputs):
     catalogue.place(find(sample.folder), scratch, tried, MADE, inputs)
     before = snapshot(sample.folder)
     with pytest.raises(InputError, match=f"already has a row {NAME}"):
@@ -153,7 +153,7 @@ def test_a_row_that_was_added_meanwhile_is_not_replaced(sample, scratch, tried, 
     assert snapshot(sample.folder) == before
 
 
-def test_a_change_of_the_matrix_meanwhile_is_kept(sample, scratch, tried, inputs):
+def test_concurrent_change_of_the_matrix_is_kept(sample, scratch, tried, inputs):
     sample.edit("an old image", "a very old image")
     catalogue.place(find(sample.folder), scratch, tried, MADE, inputs)
     matrix = load(sample.matrix)
@@ -161,7 +161,7 @@ def test_a_change_of_the_matrix_meanwhile_is_kept(sample, scratch, tried, inputs
     assert matrix.targets[NAME] == tried.row.target
 
 
-def test_constraints_violated_by_a_lock_are_returned_and_not_written(
+def test_constraints_violated_by_a_lock_are_returned_but_not_written(
     sample, scratch, tried, inputs
 ):
     fine = Constraint(package="trl", versions="==0.18.2", needs="torch<9")

@@ -1,4 +1,4 @@
-"""The text of a pull request: differences and reasons as Markdown with escaped texts."""
+"""Tests the text of a pull request: changes and reasons as Markdown with escaped texts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def row_update(text="1.16.0", reason="trl 1.16.0 requires torch<2.15"):
     )
 
 
-def test_versions_bytes_and_reasons_are_in_the_text():
+def test_text_has_versions_sizes_and_reasons():
     text = lock_changes.markdown([row_update()])
     assert "## `cu130-trl1.16.0`" in text
     assert "| `trl` | `1.9.2` | `1.16.0` | `GHSA-1` |" in text
@@ -44,7 +44,7 @@ def test_versions_bytes_and_reasons_are_in_the_text():
     assert "- `torch 2.15.0`\n  - `trl 1.16.0 requires torch<2.15`" in text
 
 
-def test_foreign_texts_are_code_spans():
+def test_untrusted_texts_are_code_spans():
     text = lock_changes.markdown([row_update(HOSTILE, HOSTILE)])
     outside = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
     for mark in ("@", "#1", "<script>", "https:", "[a]"):

@@ -1,4 +1,4 @@
-"""Newer versions on an index: allowed ones, packages that change with them, reasons against."""
+"""Tests finding newer versions on an index, and the reasons against them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def look(
 BASIC = {"torch": "2.6.0", "engine": "1.0", "helper": "1.0"}
 
 
-def test_pins_block_newer_versions_and_unpinned_packages_do_not(site: Site, tmp_path: Path) -> None:
+def test_only_pinned_packages_block_newer_versions(site: Site, tmp_path: Path) -> None:
     rows = look(site, tmp_path, BASIC)
     assert rows["engine"] == NewerVersion(
         package="engine",
@@ -128,7 +128,7 @@ def test_torch_of_another_cuda_release_is_named(site: Site, tmp_path: Path) -> N
     assert rows["torch"].allowed == "2.7.0"
 
 
-def test_user_range_but_not_pin_is_a_reason(site: Site, tmp_path: Path) -> None:
+def test_range_of_the_user_is_a_reason_but_a_pin_is_not(site: Site, tmp_path: Path) -> None:
     wanted = {"helper": RequiredVersion(spec="<2", place="requirements.txt:3")}
     row = look(site, tmp_path, {"helper": "1.0"}, wanted)["helper"]
     assert row.reasons == ("requirements.txt:3 requires helper<2",)
@@ -149,7 +149,7 @@ def test_kept_packages_and_learned_constraints_block_newer_versions(
     assert (row.allowed, row.reasons) == ("", ("extends: small keeps 1.0",))
 
 
-def test_one_bad_page_is_the_error_of_its_package(site: Site, tmp_path: Path) -> None:
+def test_invalid_page_is_an_error_of_its_package_only(site: Site, tmp_path: Path) -> None:
     rows = look(site, tmp_path, {"broken": "1.0", "absent": "1.0", "helper": "1.0"}, {})
     assert rows["helper"].allowed == "2.0"
     assert rows["absent"].error == "the index has no such package"
@@ -157,7 +157,9 @@ def test_one_bad_page_is_the_error_of_its_package(site: Site, tmp_path: Path) ->
     assert rows["broken"].outdated
 
 
-def test_version_with_only_sdist_is_allowed_if_it_may_be_built(site: Site, tmp_path: Path) -> None:
+def test_version_with_only_an_sdist_is_allowed_if_builds_are_allowed(
+    site: Site, tmp_path: Path
+) -> None:
     row = look(site, tmp_path, {"source": "1.0"}, {})["source"]
     assert (row.allowed, row.reasons) == ("", ("only an sdist",))
     row = look(site, tmp_path, {"source": "1.0"}, {}, sdists=frozenset(("source",)))["source"]

@@ -1,4 +1,4 @@
-"""Targets of the catalogue with newer versions of a target's main packages."""
+"""Tests finding targets of the catalogue with newer versions of the main packages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def find(
     return [*newer_targets.find(project, matrix, locks[name], arch, locks.values())]
 
 
-def test_newer_targets_have_all_frameworks_and_none_older(
+def test_newer_targets_have_all_frameworks_in_no_older_version(
     project: Project, locks: dict[str, Lock]
 ) -> None:
     matrix = load(project.matrix)
@@ -62,7 +62,7 @@ def test_best_target_is_named_for_each_driver(project: Project, locks: dict[str,
     ]
 
 
-def test_a_version_that_is_locked_with_other_engines_alone_is_named(locks: dict[str, Lock]) -> None:
+def test_version_locked_only_with_other_engines_is_named(locks: dict[str, Lock]) -> None:
     lock = locks["cu124-vllm"]
     has = {name: each.arch[Arch.X86_64].versions for name, each in locks.items()
            if Arch.X86_64 in each.arch}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Moves of a project's rows to another published target: all conflicts, and the new matrix."""
+"""Tests moving the rows of a project to another published target, and all conflicts."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def moved(folder: Path, planned: ProjectMove) -> str:
     return project_move.new_matrix(path, data, value, planned).decode()
 
 
-def test_all_rows_move_and_comments_are_kept(folder: Path) -> None:
+def test_all_rows_are_updated_and_comments_are_kept(folder: Path) -> None:
     text = moved(folder, move(folder, ("trainer", "other")))
     expected = MATRIX
     for before, after in (
@@ -138,7 +138,7 @@ def test_a_target_used_by_other_rows_is_kept(folder: Path) -> None:
         ("oci:build/small", "small", False),
     ],
 )
-def test_location_of_layers_is_kept_if_it_has_the_new_ones(
+def test_layer_location_is_kept_if_it_has_the_new_layers(
     folder: Path, image: str, name: str, *, keeps: bool
 ) -> None:
     assert project_move.keeps_image(image, move(folder, ("trainer",), name=name)) is keeps
@@ -205,7 +205,7 @@ def test_row_with_like_is_solved_again(folder: Path) -> None:
     ]
 
 
-def test_an_architecture_that_the_target_lacks_is_a_conflict(folder: Path) -> None:
+def test_architecture_missing_in_the_new_target_is_a_conflict(folder: Path) -> None:
     planned = move(folder, ("trainer",))
     matrix = folder / "matrix.yaml"
     row = published.extensions(matrix, matrix.read_bytes()).targets["trainer"]
@@ -217,7 +217,7 @@ def test_an_architecture_that_the_target_lacks_is_a_conflict(folder: Path) -> No
     assert reasons == ["matrix.yaml: trainer is for arm64, but large is not"]
 
 
-def test_rows_are_all_or_those_named(folder: Path) -> None:
+def test_all_rows_or_only_named_rows_are_selected(folder: Path) -> None:
     path = folder / "matrix.yaml"
     value = published.extensions(path, path.read_bytes())
     assert project_move.rows_of(value, ()) == ("trainer", "other")

@@ -1,4 +1,4 @@
-"""Newer releases of a standalone Python, from a list in its publisher's form on a local server."""
+"""Tests finding newer releases of a standalone Python in the list of its publisher."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_base_of_one_architecture_requires_only_its_builds(site: Site, tmp_path:
     assert update.archives == {Arch.X86_64: placed}  # its own server has no folder of the build
 
 
-def test_newer_build_of_the_same_version_waits_for_the_cool_down(
+def test_newer_build_of_the_same_version_is_delayed_by_the_cool_down(
     site: Site, tmp_path: Path
 ) -> None:
     update = newer(tmp_path, source(site), datetime.date(2026, 10, 21))
@@ -131,7 +131,7 @@ def test_newer_build_of_the_same_version_waits_for_the_cool_down(
     assert update.newest == "3.12.11+20260301"
 
 
-def test_the_list_is_read_up_to_the_present_release(site: Site, tmp_path: Path) -> None:
+def test_list_of_releases_is_read_up_to_the_current_release(site: Site, tmp_path: Path) -> None:
     assert newer(tmp_path, source(site, "3.12.15+20261021")) is None
     assert newer(tmp_path, source(site, "3.12.11+20260101"), datetime.date(2026, 1, 1)) is None
     with pytest.raises(InputError, match=f"{LIST}, line 7 is not a valid list"):

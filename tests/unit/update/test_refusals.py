@@ -1,4 +1,4 @@
-"""Which refusals are still valid."""
+"""Tests which refusals are still valid."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_shorter_list_of_versions_does_not_change_the_cause():
     assert trial.holds(REFUSED, inputs(newest={}.get))
 
 
-def test_refusals_by_an_audit_end_with_another_version_of_imgbuild():
+def test_refusal_by_an_audit_expires_with_another_imgbuild_version():
     assert trial.holds(REFUSED, inputs(imgbuild="0.2.0"))
     audited = msgspec.structs.replace(REFUSED, kind="audit")
     assert trial.holds(audited, inputs())

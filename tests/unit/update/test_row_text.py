@@ -1,4 +1,4 @@
-"""A new row in the text of a matrix: its content, unchanged parts, and refusals."""
+"""Tests adding a row to the text of a matrix without other changes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def added_lines(before, after, blocks=1):
     return [line for code in changed for line in new[code[3] : code[4]]]
 
 
-def test_the_new_row_is_below_its_source_and_all_else_is_unchanged(real):
+def test_new_row_is_added_below_its_source_without_other_changes(real):
     row = updated(real, "cu130-trl", TRL)
     text = row_text.with_row(REAL.read_bytes(), "matrix.yaml", "cu130-trl", row, "debian-12")
     lines = added_lines(REAL.read_text(), text.decode())
@@ -74,7 +74,7 @@ def test_rows_in_every_format_can_be_copied(real):
         assert loads(text, "matrix.yaml").targets["new"].pins[package] == "999.0"
 
 
-def test_texts_of_new_row_list_changes_and_missing_tests(real):
+def test_summary_of_a_new_row_lists_changes_and_missing_tests(real):
     target = updated(real, "cu130-trl", TRL).target
     assert target.tested == (
         "The image was not run. Made of cu130-trl by imgbuild update on 2026-11-28:"
@@ -159,14 +159,14 @@ def test_a_text_that_would_be_read_as_another_row_is_refused():
          "cu130-ray2.60.0-ray2.60.0-2"),
     ],
 )  # fmt: skip
-def test_names_are_in_the_form_of_the_existing_ones(real, origin, pins, taken, name):
+def test_new_names_follow_existing_names(real, origin, pins, taken, name):
     row = updated(real, origin, pins)
     former = real.targets[origin]
     taken = {*real.targets, *taken}
     assert row_text.name_for(origin, former, former, row, taken) == name
 
 
-def test_name_has_date_if_only_base_changed(real):
+def test_name_has_a_date_if_only_the_base_changed(real):
     source = "cu130-vllm0.33.0"
     row = updated(real, source, {}, base="debian-13-20261128")
     bases = {"debian-13-20261128": real.bases["debian-13"]}
@@ -176,5 +176,5 @@ def test_name_has_date_if_only_base_changed(real):
     assert name == "cu130-vllm0.33.0-20261128"
 
 
-def test_the_matrix_of_the_repository_has_the_tested_form(real):
+def test_matrix_of_this_repository_has_the_tested_form(real):
     assert load(REAL).targets == real.targets

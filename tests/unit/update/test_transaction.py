@@ -1,4 +1,4 @@
-"""Several files changed together: interrupted before each write, then undone or finished."""
+"""Tests that an interrupted change of several files is undone or completed."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_files_changed_meanwhile_are_kept(
     [".git/hooks/post-checkout", "../outside/lock.json", "/etc/lock.json", "train.py",
      ".git/lock.json", "docs/images/row.json"],
 )  # fmt: skip
-def test_a_journal_of_a_checkout_names_no_other_files(project: Project, path: str) -> None:
+def test_journal_from_a_checkout_cannot_name_files_outside_it(project: Project, path: str) -> None:
     change = FileChange(path=path, before="", after="0" * 64)
     journal = Journal(summary="x", files=(change,))
     codec.write(transaction.folder_of(project) / JOURNAL, journal)

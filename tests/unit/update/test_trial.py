@@ -1,4 +1,4 @@
-"""Reasons of refusals as text, the packages in them, and the conditions of refusals."""
+"""Tests the reasons of refusals as text, and the packages that they name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TODAY = datetime.date(2026, 11, 28)
 COOL_DOWN = CoolDown(days=7, today=TODAY)
 
 
-def test_reasons_of_conflict_are_its_lines():
+def test_reasons_are_the_lines_of_the_conflict():
     error = NoSolution("no set", reasons=("a 1\n  requires b<2", "b 2 is pinned"))
     refused = trial.refused(error)
     assert refused.reasons == ("a 1 requires b<2", "b 2 is pinned")
@@ -58,12 +58,12 @@ def test_reasons_are_bounded_and_have_no_control_characters():
         ("pytorch-lightning is fine, torchvision too", set()),
     ],
 )
-def test_packages_that_reasons_name_are_found(reason, named):
+def test_packages_named_in_reasons_are_found(reason, named):
     known = {"trl", "torch", "accelerate", "cuda-toolkit", "flash-attn"}
     assert trial.mentioned((reason,), known) == named
 
 
-def test_the_hash_of_a_row_is_that_of_its_settings():
+def test_row_hash_depends_only_on_settings():
     matrix = samples.matrix()
     target = matrix.targets["small"]
     before = trial.settings_hash(matrix, target)

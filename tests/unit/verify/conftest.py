@@ -1,4 +1,4 @@
-"""A signed image for the tests of `verify`."""
+"""Provides a signed image for the tests of `verify`."""
 
 from __future__ import annotations
 

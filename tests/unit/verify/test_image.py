@@ -1,4 +1,4 @@
-"""An image checked against its lock: every document and layer changed, in registry and layout.
+"""Tests that a change of any document or layer of an image is detected with its lock.
 
 Changes in the registry are consistent, with new digests, as its owner could make them, or flip a
 byte of the stored data.

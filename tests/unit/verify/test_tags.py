@@ -1,4 +1,4 @@
-"""`verify` accepts the tags that `push` assigns to an image."""
+"""Tests that `verify` accepts the tags that `push` assigns to an image."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_pushed_tag_is_accepted(tag):
 
 
 @pytest.mark.parametrize("arch", Arch)
-def test_single_architecture_tag_has_its_name(arch):
+def test_single_architecture_tag_contains_the_architecture(arch):
     for tag in (f"small-{arch}", f"small-{arch}-20261126"):
         assert str(arch) in name(tag, DIGEST[arch], *Arch)
     other = next(each for each in Arch if each is not arch)

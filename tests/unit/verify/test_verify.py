@@ -1,4 +1,4 @@
-"""A pushed and signed image, with every change that is possible without its key.
+"""Tests that every change of a signed image that is possible without its key is detected.
 
 Each change fails exactly the check that it concerns.
 """
@@ -41,7 +41,7 @@ def test_signed_image_passes_every_check(sample):
     assert sample.verify(own=project_lock(sample)) == {}
 
 
-def test_single_architecture_passes(sample):
+def test_single_architecture_image_passes(sample):
     place = sample.place
     place.registry.tags[NAME, f"{BOTH}-arm64"] = sample.arm.digest
     assert sample.verify(tag=f"{BOTH}-arm64") == {}
@@ -288,7 +288,7 @@ def test_rewritten_unsigned_provenance_is_refused(sample):
     assert set(sample.failed()) == {"lock", "provenance"}
 
 
-def test_builder_is_compared(sample):
+def test_builder_of_the_provenance_is_compared(sample):
     assert sample.failed(builder=provenance.LOCAL_BUILDER) == {}
     failures = sample.failed(builder="https://ci.example/")
     assert "expected https://ci.example/" in failures["provenance"]
@@ -366,7 +366,7 @@ def test_digests_inconsistent_with_lock_are_refused(sample):
 # -- signatures
 
 
-def test_other_key_is_refused(sample):
+def test_signature_by_another_key_is_refused(sample):
     other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
     failures = sample.failed(key=other.public)
     assert "none by the key" in failures["signature"]

@@ -1,4 +1,4 @@
-"""The checks that options of `imgbuild verify` require, if documents were deleted.
+"""Tests that checks required by options of `imgbuild verify` fail if documents were deleted.
 
 Deleting a document is the simplest downgrade: a check that is required and impossible fails. Only a
 lock that was not rejected is rebuilt, since a build runs code that the lock selects.

@@ -1,4 +1,4 @@
-"""Reading wheels: valid ones, and an error with name and hint for each invalid one."""
+"""Tests reading valid wheels, and that each invalid one is refused with its name and a hint."""
 
 from __future__ import annotations
 
@@ -336,7 +336,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
             archive.verify(archive.read(path))
 
 
-def test_wheel_requires_one_dist_info(tmp_path: Path) -> None:
+def test_wheel_must_have_one_dist_info_folder(tmp_path: Path) -> None:
     refused(forge(tmp_path, [Entry(name=b"a")]), ".dist-info", "none")
     second = Entry(name=b"other-1.0.dist-info/METADATA", data=metadata("other", "1.0"))
     refused(forge(tmp_path, entries(second)), "demo-1.0.dist-info, other-1.0.dist-info")

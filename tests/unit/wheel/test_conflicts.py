@@ -1,4 +1,4 @@
-"""Paths that several packages install."""
+"""Tests finding paths that several packages install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of an installed wheel (paths, modes, scripts, RECORD) and of several wheels."""
+"""Tests the paths, modes, scripts and RECORD of installed wheels."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ any thing = not a reference at all
     assert b"sys.exit(shadow())" in content(members["opt/venv/bin/shadow"])
 
 
-def test_omitted_files_are_not_in_record(tmp_path: Path) -> None:
+def test_omitted_files_are_not_listed_in_record(tmp_path: Path) -> None:
     files = {
         "demo/a.py": b"a",
         "demo/b.py": b"b",

@@ -1,4 +1,4 @@
-"""The CUDA and torch of a wheel, from its local version."""
+"""Tests reading the CUDA release and torch of a wheel from its local version."""
 
 from imgbuild.wheel.local_version import LocalVersionLabel, local_version_label, torch_cxx11
 from tests.support.rows import each_row

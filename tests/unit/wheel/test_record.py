@@ -1,4 +1,4 @@
-"""Reading and writing RECORD."""
+"""Tests reading and writing RECORD."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entry points and shebangs."""
+"""Tests parsing entry points and rewriting the first lines of scripts."""
 
 from __future__ import annotations
 

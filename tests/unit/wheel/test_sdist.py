@@ -1,4 +1,4 @@
-"""Members of an sdist, and archives that are rejected with the name of a member."""
+"""Tests reading the members of an sdist, and that refused archives are named."""
 
 from __future__ import annotations
 

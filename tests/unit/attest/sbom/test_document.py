@@ -1,4 +1,4 @@
-"""SBOMs: content, published schemas, third-party readers."""
+"""Tests the content of SBOMs, with the published schemas and third-party readers."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_image_depends_on_requested_and_otherwise_unneeded_packages():
     }
 
 
-def test_tool_is_requested_and_in_separate_layer():
+def test_tool_is_listed_as_requested_and_in_its_layer():
     lock = sbom_sample.lock((Arch.X86_64,))
     base = msgspec.structs.replace(lock.base, packages=("python3",), tools=("bash",))
     resolved = msgspec.structs.replace(lock.arch[Arch.X86_64], tools=("bash",))

@@ -1,4 +1,4 @@
-"""Licences declared in METADATA and Debian copyright files."""
+"""Tests reading licences from METADATA and Debian copyright files."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_copyright_file_in_free_text_yields_no_licence(text: str):
     assert licences.of_copyright(text) == Licence()
 
 
-def test_references_are_names_outside_spdx_list():
+def test_licences_outside_the_spdx_list_become_references():
     references = licences.references(
         "(MIT OR LicenseRef-Debian-b) AND LicenseRef-Debian-a AND LicenseRef-Debian-b"
     )

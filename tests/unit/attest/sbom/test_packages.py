@@ -1,4 +1,4 @@
-"""Metadata of wheels and debs, read from real files and stored next to the locks."""
+"""Tests the metadata of wheels and debs that is stored next to the locks."""
 
 from __future__ import annotations
 

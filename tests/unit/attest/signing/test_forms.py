@@ -1,4 +1,4 @@
-"""Statements, envelopes and cosign's two formats, compared with files written by cosign.
+"""Tests statements, envelopes and both signature formats against files written by cosign.
 
 tests/data/signing: an image of the repository 127.0.0.1:5179/signexp(c) signed by cosign 3.1.1, as
 a bundle and as a collection.

@@ -1,4 +1,4 @@
-"""Keys: file formats of openssl and cosign, passwords, and rejected keys.
+"""Tests key files of openssl and cosign, their passwords, and refused keys.
 
 tests/data/signing holds a key pair, password "pw", and signatures created by cosign 3.1.1.
 """

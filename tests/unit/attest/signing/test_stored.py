@@ -1,4 +1,4 @@
-"""Signatures written to a registry and read back: repeated, by other keys, damaged, moved, older.
+"""Tests that signatures written to a registry are read back, including damaged and moved ones.
 
 Collections, the format of cosign 1 and 2, are read: tests/data/signing contains one.
 """

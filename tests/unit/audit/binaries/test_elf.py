@@ -1,4 +1,4 @@
-"""Facts of shared objects, compared with pyelftools, and of truncated files."""
+"""Compares the facts of shared objects with those of pyelftools, and tests truncated files."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_real_libraries_are_available() -> None:
 
 @each_row("end_size", [0, 4096, 100_000, 1 << 30])
 @each_row("step", [1000, 1 << 20])
-def test_facts_do_not_depend_on_buffer_and_piece_sizes(end_size: int, step: int) -> None:
+def test_facts_do_not_depend_on_read_sizes(end_size: int, step: int) -> None:
     data = REAL[0].read_bytes()
     assert read_elf(opened(data, step), "a.so", end_size=end_size) == read(data)
 

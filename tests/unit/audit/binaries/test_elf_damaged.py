@@ -1,4 +1,4 @@
-"""Damaged shared objects: reading them raises no error."""
+"""Tests that reading damaged shared objects raises no error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs by the names that nvidia-smi, cloud providers and users write."""
+"""Tests recognizing GPUs by the names that nvidia-smi, cloud providers and users write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extras recommended by the errors of failing imports, in small real wheels."""
+"""Tests findings about extras that the error of a failing import recommends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _findings(tmp_path, part, *, named=("cluster",), installed=("fastweb==2.0",)
 
 
 @pytest.mark.parametrize("handler", [ADDS, RAISES, ("(ImportError, OSError)", RAISES[1])])
-def test_part_with_incomplete_extra_is_a_warning(tmp_path, handler):
+def test_incomplete_extra_of_a_module_is_a_warning(tmp_path, handler):
     (finding,) = _findings(tmp_path, PART.format(*handler))
     assert finding.severity is Severity.WARNING
     assert finding.where == "cluster 2.60.0 cluster/serve/__init__.py:3"
@@ -47,7 +47,7 @@ def test_part_with_incomplete_extra_is_a_warning(tmp_path, handler):
 
 
 @pytest.mark.parametrize(("module", "is_missing"), [("fastweb", False), ("reflect", True)])
-def test_modules_imported_by_part_determine_missing_packages(tmp_path, module, is_missing):
+def test_missing_packages_are_those_imported_by_the_module(tmp_path, module, is_missing):
     part = PART.format(*ADDS).replace("from cluster.serve.api import run", f"import {module}")
     assert len(_findings(tmp_path, part)) == is_missing
 
@@ -71,7 +71,7 @@ def test_advice_without_failing_import_is_not_reported(tmp_path, part):
     assert not _findings(tmp_path, part)
 
 
-def test_packages_not_named_by_target_are_not_reported(tmp_path):
+def test_packages_that_the_target_does_not_name_are_not_reported(tmp_path):
     assert not _findings(tmp_path, PART.format(*ADDS), named=())
 
 

@@ -1,4 +1,4 @@
-"""Wheels whose names contradict the torch, the CUDA or the C++ ABI of their package set."""
+"""Tests wheels whose names contradict the torch, CUDA or C++ ABI of their package set."""
 
 from imgbuild.audit.checks import build_tags
 from imgbuild.report import Severity

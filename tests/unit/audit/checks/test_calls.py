@@ -1,4 +1,4 @@
-"""The check `calls` on small package sets."""
+"""Tests the check `calls` on small package sets."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_defined_or_possibly_dynamic_names_are_not_reported(source):
     assert subjects(source) == []
 
 
-def test_unwalked_packages_are_checked_for_module_names_only():
+def test_packages_off_the_main_path_are_checked_only_for_module_names():
     source = "import lib\nclass Mine(lib.core.Gone):\n    pass\nlib.core.Args('m', gone=1)\n"
     (finding,) = check(source, rules("user", walk=("user",)))
     assert (finding.severity, finding.evidence.subject) == (Severity.ERROR, "lib.core:Gone")
@@ -241,7 +241,7 @@ main()
         ),
     ],
 )
-def test_parameter_test_guards_calls(test, expected):
+def test_check_for_a_parameter_guards_calls(test, expected):
     findings = check(ASKED.format(test=test))
     assert sorted((finding.evidence.subject, finding.severity) for finding in findings) == sorted(
         expected

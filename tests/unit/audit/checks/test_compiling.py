@@ -1,4 +1,4 @@
-"""CUDA code that is compiled at import."""
+"""Tests that CUDA code compiled at import is reported."""
 
 from __future__ import annotations
 

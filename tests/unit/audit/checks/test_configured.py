@@ -1,4 +1,4 @@
-"""Classes in the default configuration of a Hydra program, in small real wheels."""
+"""Tests that missing classes in the default configuration of a Hydra program are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check `cuda`, GPUs, drivers, and minimum versions, on small package sets of facts."""
+"""Tests the check `cuda` and the computation of required drivers and GPUs."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_headers_of_other_release_are_reported_only_with_compiler(
     assert [finding.severity for finding in cudas.check(package_set, "13.0")] == [severity]
 
 
-def test_metapackage_determines_component_versions() -> None:
+def test_cuda_metapackage_determines_component_versions() -> None:
     package_set = SharedObjects(
         {"cuda-toolkit 13.0.2": [], "nvidia-cublas 13.2.0.9": [], "nvidia-cufft 12.0.0.61": []},
         requires={
@@ -225,7 +225,7 @@ def test_library_without_code_for_gpu_is_an_error() -> None:
     assert "built for sm_80, sm_90 (CUDA error: no kernel image" in findings[0].message
 
 
-def test_kernels_for_single_gpu_are_not_reported() -> None:
+def test_kernels_for_a_single_gpu_generation_are_not_reported() -> None:
     hopper = module("vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so", gpu=code("sm_90a"))
     package_set = SharedObjects({"torch 2.6.0": [kernels("sm_80"), CPU], "vllm 1": [hopper]})
     assert cudas.check(package_set, "12.4", ("8.0",)) == []
@@ -245,7 +245,7 @@ def test_assembler_without_gpu_support_is_an_error() -> None:
 # -- floors
 
 
-def test_floors_are_computed_from_files() -> None:
+def test_minimum_requirements_are_computed_from_files() -> None:
     files = [
         library(
             "torch/lib/libtorch_cuda.so",
@@ -282,7 +282,7 @@ def test_machine_code_requires_driver_of_release() -> None:
         ("13.0", "9.9", ""),
     ],
 )
-def test_floor_requiring_unknown_driver_is_empty(cuda: str, ptx: str, driver: str) -> None:
+def test_unknown_driver_requirement_is_empty(cuda: str, ptx: str, driver: str) -> None:
     bounds = floors([kernels("sm_90", f"compute_90:{ptx}")], cuda)
     assert bounds.driver == "580.65.06"
     assert bounds.driver_full == driver
@@ -293,7 +293,7 @@ def test_unknown_cuda_major_has_no_driver() -> None:
     assert (bounds.driver, bounds.driver_full) == ("", "")
 
 
-def test_image_without_kernels_has_no_gpu_floor() -> None:
+def test_image_without_kernels_has_no_gpu_requirement() -> None:
     assert floors([CPU], "12.4").gpu == ()
 
 

@@ -1,4 +1,4 @@
-"""Generated protobuf code with the runtime, by the rule of protobuf's own wheel."""
+"""Tests generated protobuf code against the version rule of protobuf's own wheel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls in module bodies whose arguments another package rejects."""
+"""Tests that calls in module bodies whose arguments another package rejects are reported."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ R = "from lib import R, Caller, guarded, late, make, register\n"
         ("@Caller(version=1)\ndef f(): ...\n", 0),
     ],
 )
-def test_refusals_depend_on_call_location_handler_and_condition(source: str, count: int) -> None:
+def test_only_calls_that_certainly_run_at_import_are_reported(source: str, count: int) -> None:
     names = [line.partition(" ")[0] for line in refusal_lines(R + source)]
     assert len(names) == count
     assert refusal_lines(R + source, default=1) == []
@@ -271,7 +271,7 @@ def test_explicit_none_argument_equals_default_none() -> None:
     )
 
 
-def test_repeated_calls_are_one_refusal_at_first_line() -> None:
+def test_repeated_calls_are_reported_once_at_the_first_line() -> None:
     assert refusal_lines(R + 'X = {"a": R("a"),\n  "b": R("b")}\nY = R("c")\n') == [
         "user/__init__.py:2 ValueError lib"
     ]
@@ -308,7 +308,7 @@ sys.modules[__name__] = _LazyModule(__name__, globals()["__file__"], _import_str
 
 
 @pytest.mark.parametrize(("name", "count"), [("X", 1), ("Y", 0), ("Z", 0)])
-def test_lazy_table_name_imports_its_module(name: str, count: int) -> None:
+def test_name_in_lazy_import_table_imports_its_module(name: str, count: int) -> None:
     part = 'from lib import R\nX = Z = R("a")\n'
     packages = {
         "user 1": {

@@ -1,4 +1,4 @@
-"""The check `imports` on small package sets."""
+"""Tests the check `imports` on small package sets."""
 
 from __future__ import annotations
 

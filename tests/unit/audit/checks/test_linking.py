@@ -1,4 +1,4 @@
-"""The check `elf` on small package sets of facts."""
+"""Tests the check `elf` on small package sets of facts."""
 
 from __future__ import annotations
 
@@ -269,20 +269,22 @@ LACKS = {"needed": ("libgone.so.1",)}
         ("", Severity.NOTE),
     ],
 )
-def test_module_imported_with_its_package_is_an_error(source: str, severity: Severity) -> None:
+def test_undefined_symbol_in_module_imported_with_package_is_an_error(
+    source: str, severity: Severity
+) -> None:
     inner = "import pack._ext as engine\nthing = engine.thing"
     sources = {"pack/__init__.py": source, "pack/inner.py": inner}
     package_set = SharedObjects({"pack 1": [module("pack/_ext.abi3.so", **LACKS)]}, sources=sources)
     assert only(package_set).severity is severity
 
 
-def test_main_module_is_an_error_however_loaded() -> None:
+def test_undefined_symbol_in_main_module_is_an_error() -> None:
     sources = {"pack/__init__.py": "import importlib\nimportlib.import_module('pack')"}
     package_set = SharedObjects({"pack 1": [module("pack/pack.abi3.so", **LACKS)]}, sources=sources)
     assert only(package_set).severity is Severity.ERROR
 
 
-def test_linked_library_has_severity_of_its_module() -> None:
+def test_finding_about_linked_library_has_severity_of_its_module() -> None:
     files = [
         module("pack/_ext.abi3.so", needed=("libone.so",)),
         library("pack/lib/libone.so", needed=("libtwo.so",)),
@@ -307,7 +309,7 @@ def test_optional_extension_for_other_torch_is_a_warning() -> None:
     assert [finding.severity for finding in findings] == [Severity.WARNING]
 
 
-def test_unselected_alternative_is_skipped() -> None:
+def test_unselected_library_alternative_is_skipped() -> None:
     files = [library("torch_c_dlpack_ext/libaddon_torch24-cuda.so", **LACKS)]
     assert linking_findings(SharedObjects({"torch-c-dlpack-ext 1": files})) == []
 

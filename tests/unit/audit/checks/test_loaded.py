@@ -1,4 +1,4 @@
-"""Libraries that shared objects load by name, in wheels with a real extension module."""
+"""Tests findings about libraries that extension modules load by name."""
 
 from __future__ import annotations
 

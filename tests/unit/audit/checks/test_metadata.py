@@ -1,4 +1,4 @@
-"""Requirements of wheels and learned constraints, checked in package sets."""
+"""Tests that requirements of wheels and learned constraints are checked in package sets."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Extension modules that the package's wheel has for other Pythons only."""
+"""Tests findings about extension modules that a wheel has only for other Pythons."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_import_on_main_path_is_an_error_with_location(tmp_path):
     assert (finding.evidence.subject, finding.evidence.other) == ("user.part._C", "")
 
 
-def test_optional_part_is_a_warning(tmp_path):
+def test_optional_module_is_a_warning(tmp_path):
     packages = parts(GUARDED, "from . import _C\nfrom ._C import run\n")
     (finding,) = check(audited.package_set(tmp_path, packages))
     assert finding.severity is Severity.WARNING
@@ -134,7 +134,7 @@ def test_entry_point_in_extension_module_is_reported(tmp_path, caught):
     assert severities(tmp_path, source, "user.use") == [severity]
 
 
-def test_source_unused_on_other_python_is_read(tmp_path):
+def test_source_file_for_this_python_is_read(tmp_path):
     files = dict(package(use="from user.part import _C\n")["user==1.0"])
     twin: audited.Files = {**files, f"user/use.{BUILD}": b"\0"}
     (finding,) = check(audited.package_set(tmp_path, {"user==1.0": twin}), "user.use")

@@ -1,4 +1,4 @@
-"""Calls and decorators that raise at import."""
+"""Tests that calls and decorators that raise at import are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of known failures: they apply to their versions, and to wheels with the evidence."""
+"""Tests that rules for known failures apply only to their versions and to wheels with evidence."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Libraries that the files of a standalone Python do not find, on facts."""
+"""Tests findings about libraries that the files of a standalone Python cannot load."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def findings(*modules: ElfFacts, base: tuple[ElfFacts, ...] = BASE) -> list[Find
     return standalone.check(package_set, [*base, *loaded_first(interpreter, "3.12")], interpreter)
 
 
-def test_library_of_an_extension_module_that_nothing_has_is_an_error() -> None:
+def test_missing_library_of_an_extension_module_is_an_error() -> None:
     (finding,) = findings(SQLITE)
     assert finding.severity is Severity.ERROR
     assert finding.message == (
@@ -45,7 +45,7 @@ def test_library_of_an_extension_module_that_nothing_has_is_an_error() -> None:
     assert finding.evidence.subject == "libsqlite3.so.0"
 
 
-def test_library_of_the_base_or_found_by_runpath_is_not_reported() -> None:
+def test_library_found_in_base_or_by_runpath_is_not_reported() -> None:
     assert findings(SQLITE, base=(*BASE, library("usr/lib/libsqlite3.so.0"))) == []
     bundled = library("lib/libsqlite3.so.0", needed=("libc.so.6",))
     own = module(SQLITE.file, needed=SQLITE.needed, runpath=("$ORIGIN/../..",))
@@ -56,7 +56,7 @@ def test_library_of_the_base_or_found_by_runpath_is_not_reported() -> None:
     assert finding.evidence.file == SQLITE.file
 
 
-def test_a_path_in_place_of_a_name_is_resolved_from_the_folder_of_the_file() -> None:
+def test_library_path_is_resolved_from_the_folder_of_the_file() -> None:
     """As python-build-standalone writes it into lib/libpython3.so and its programs."""
     path = "$ORIGIN/../lib/libpython3.12.so.1.0"
     assert findings(library("lib/libpython3.so", needed=(path,))) == []
@@ -69,7 +69,7 @@ def test_a_path_in_place_of_a_name_is_resolved_from_the_folder_of_the_file() -> 
     assert loaded_first([program, LIBPYTHON], "3.12") == [program, LIBPYTHON]
 
 
-def test_one_finding_names_all_files_of_a_library() -> None:
+def test_one_finding_lists_all_files_that_need_a_library() -> None:
     files = [f"{FOLDER}/{name}{SUFFIX}" for name in ("_hashlib", "_ssl")]
     (finding,) = findings(*(module(file, needed=("libmissing.so.1",)) for file in files))
     assert f"{files[0]}, {files[1]} are linked to libmissing.so.1" in finding.message
@@ -79,7 +79,7 @@ def test_one_finding_names_all_files_of_a_library() -> None:
 @pytest.mark.parametrize(
     ("library_name", "version"), [("libc.so.6", "GLIBC_2.38"), ("libstdc++.so.6", "GLIBCXX_3.4.32")]
 )
-def test_symbol_version_that_the_base_lacks_is_an_error(library_name: str, version: str) -> None:
+def test_symbol_version_missing_in_base_is_an_error(library_name: str, version: str) -> None:
     required = {library_name: (version,)}
     file = module(f"{FOLDER}/_new{SUFFIX}", needed=(library_name,), required_versions=required)
     (finding,) = findings(file)
@@ -89,7 +89,7 @@ def test_symbol_version_that_the_base_lacks_is_an_error(library_name: str, versi
     assert finding.evidence.relation is Relation.ABI
 
 
-def test_finding_is_in_the_audit_and_can_be_waived() -> None:
+def test_library_finding_is_reported_by_audit_and_can_be_waived() -> None:
     package_set = SharedObjects({}, python="3.12")
     interpreter = [PROGRAM, LIBPYTHON, SQLITE]
     waiver = Waiver(check="elf", package="cpython", subject="libsqlite3*", reason="no database")

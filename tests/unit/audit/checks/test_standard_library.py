@@ -1,4 +1,4 @@
-"""The checks `imports` and `calls` on names of the standard library."""
+"""Tests the checks `imports` and `calls` on names of the standard library."""
 
 from __future__ import annotations
 

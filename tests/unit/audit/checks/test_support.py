@@ -1,4 +1,4 @@
-"""Version windows that code declares, and package sets outside of them."""
+"""Tests that package sets outside the version ranges that code checks are reported."""
 
 import json
 from textwrap import dedent
@@ -67,7 +67,7 @@ def guards(source, module="own.a"):
     ]
 
 
-def test_version_range_guard_is_complemented():
+def test_version_range_check_becomes_a_negated_guard():
     assert guards(RANGE) == [Guard("version", "vllm", "!>=0.10.2,<=0.11.2")]
 
 
@@ -76,7 +76,7 @@ def test_nested_function_has_separate_conditions():
     assert (window.line, window.scope) == (6, "compile")
 
 
-def test_bound_at_module_level_is_read():
+def test_version_bound_at_module_level_is_read():
     (window,) = windows.read_windows(LEAST.encode(), "own.a", package=False)
     assert (window.line, window.outcome, window.name, window.scope) == (
         5,
@@ -87,11 +87,11 @@ def test_bound_at_module_level_is_read():
     assert window.guards == (Guard("version", "torch", "<2.6"),)
 
 
-def test_equality_of_versions_is_read():
+def test_version_equality_check_is_read():
     assert guards(EQUAL, "flash.jit.env") == [Guard("version", "cubin", "!=@flash")]
 
 
-def test_data_condition_is_kept_in_window():
+def test_data_condition_is_kept_as_a_guard():
     (window,) = windows.read_windows(SOME.encode(), "own.a", package=False)
     assert [guard.kind for guard in window.guards] == ["data", "version"]
 
@@ -101,7 +101,7 @@ def test_require_version_call_is_read():
     assert guards(source) == [Guard("version", "numpy", "!<2,>=1.20")]
 
 
-def test_assertion_is_read():
+def test_version_assertion_is_read():
     source = 'import torch\nassert Version(torch.__version__) >= Version("2.6")\n'
     assert guards(source) == [Guard("version", "torch", "<2.6")]
 
@@ -115,7 +115,7 @@ def test_assertion_is_read():
         "raise ImportError(  # version.parse\n",
     ],
 )
-def test_other_statements_are_not_windows(source):
+def test_other_statements_are_not_version_checks(source):
     assert guards(source) == []
 
 
@@ -142,7 +142,7 @@ def test_exception_on_main_path_is_an_error(tmp_path):
     assert "raises ImportError when it is imported with torch 2.5.1" in finding.message
 
 
-def test_exception_in_corner_is_a_note(tmp_path):
+def test_exception_on_a_rare_path_is_a_note(tmp_path):
     packages = {"own==1": package_files(LEAST), "torch==2.5.1": {"torch/__init__.py": ""}}
     assert [finding.severity for finding in support_findings(tmp_path, packages)] == [Severity.NOTE]
 
@@ -178,7 +178,7 @@ def test_uncalled_method_that_raises_is_not_an_error(tmp_path, calls, severity):
     assert finding.severity is severity
 
 
-def test_version_inside_window_has_no_findings(tmp_path):
+def test_supported_version_has_no_findings(tmp_path):
     packages = {"own==1": package_files(LEAST), "torch==2.6.0+cu124": {"torch/__init__.py": ""}}
     assert support_findings(tmp_path, packages, [("own.a", "")]) == []
 
@@ -196,7 +196,7 @@ def test_caught_exception_is_not_reported(tmp_path):
     ("version", "severities"),
     [("0.8.5", [Severity.WARNING]), ("0.10.2", []), ("0.11.2", []), ("0.12.0", [Severity.WARNING])],
 )
-def test_list_of_versions_that_warns_is_a_warning(tmp_path, version, severities):
+def test_unsupported_version_that_logs_a_warning_is_a_warning(tmp_path, version, severities):
     packages = {"own==1": package_files(RANGE), f"vllm=={version}": {"vllm/__init__.py": ""}}
     findings = support_findings(tmp_path, packages, [("own.a", "is_vllm_available")])
     assert [finding.severity for finding in findings] == severities
@@ -204,7 +204,7 @@ def test_list_of_versions_that_warns_is_a_warning(tmp_path, version, severities)
 
 
 @pytest.mark.parametrize(("version", "count"), [("0.6.8", 1), ("0.6.10", 0)])
-def test_packages_that_require_equal_versions_are_known(tmp_path, version, count):
+def test_packages_that_require_equal_versions_are_compared(tmp_path, version, count):
     flash = {
         "flash/__init__.py": "",
         "flash/version.py": "",

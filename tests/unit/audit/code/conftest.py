@@ -1,4 +1,4 @@
-"""The audit of a user's files."""
+"""Provides the fixture that audits a user's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings are read from the cache until a file that they depend on changes."""
+"""Tests that findings are read from the cache until a file on which they depend changes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_unchanged_files_are_not_checked_again(code: _Code) -> None:
     assert code.audit() == ([], first[1])
 
 
-def test_a_file_is_checked_again_if_a_module_that_it_uses_changes(code: _Code) -> None:
+def test_file_is_checked_again_if_a_module_it_uses_changes(code: _Code) -> None:
     code.audit()
     code.write("helpers.py", "from base import missing\n\nstrategy = 'no'\n")
     checked, findings = code.audit()
@@ -73,7 +73,7 @@ def test_a_file_is_checked_again_if_a_module_that_it_uses_changes(code: _Code) -
     assert findings == ["alone.py IMG101", "helpers.py IMG101", "train.py IMG102"]
 
 
-def test_only_a_file_is_checked_again_if_the_body_of_its_function_changes(code: _Code) -> None:
+def test_changed_function_body_rechecks_only_its_file(code: _Code) -> None:
     code.write("helpers.py", "def start(path):\n    return path\n")
     code.write("train.py", "from helpers import start\n\nstart('x')\n")
     code.audit()
@@ -83,7 +83,7 @@ def test_only_a_file_is_checked_again_if_the_body_of_its_function_changes(code: 
     assert code.audit()[0] == ["helpers", "train"]
 
 
-def test_the_body_of_a_function_counts_where_conditions_call_it(code: _Code) -> None:
+def test_changed_function_body_rechecks_files_that_call_it_in_conditions(code: _Code) -> None:
     code.write("helpers.py", "def is_base_available():\n    return False\n")
     condition = "    if is_base_available():\n        from base import missing\n"
     code.write("train.py", f"from helpers import is_base_available\n\ndef run():\n{condition}")
@@ -92,25 +92,25 @@ def test_the_body_of_a_function_counts_where_conditions_call_it(code: _Code) -> 
     assert code.audit() == (["helpers", "train"], ["alone.py IMG101", "train.py IMG101"])
 
 
-def test_other_changes_leave_the_findings_of_a_file(code: _Code) -> None:
+def test_unrelated_changes_keep_cached_findings(code: _Code) -> None:
     code.audit()
     code.write("alone.py", "")
     assert code.audit() == (["alone"], ["train.py IMG102"])
 
 
-def test_a_new_file_may_resolve_an_import_of_another_file(code: _Code) -> None:
+def test_new_file_resolves_an_import_of_another_file(code: _Code) -> None:
     code.write("train.py", "import later\n")
     assert code.audit()[1] == ["alone.py IMG101", "train.py IMG101"]
     code.write("later.py", "")
     assert code.audit()[1] == ["alone.py IMG101"]
 
 
-def test_another_package_set_has_its_own_findings(code: _Code) -> None:
+def test_each_package_set_has_separate_findings(code: _Code) -> None:
     code.audit()
     assert code.audit("other")[0] == ["alone", "helpers", "train"]
 
 
-def test_all_nodes_of_a_cycle_have_the_same_digest() -> None:
+def test_modules_of_an_import_cycle_have_the_same_digest() -> None:
     uses = {"a": ["b"], "b": ["a", "c"], "c": [], "d": ["a"], "e": []}
     content = {name: name.upper() for name in uses}
     first = reach(content, uses)

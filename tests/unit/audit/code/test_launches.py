@@ -1,4 +1,4 @@
-"""Launchers with Slurm's GPUs, ZeRO stage 3, DeepSpeed's files, Hydra configurations."""
+"""Tests findings about launchers: GPUs of Slurm, DeepSpeed files and Hydra configurations."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_options_rejected_by_zero_stage_3_are_reported(
     assert shown(findings) == expected
 
 
-def test_deepspeed_keys_are_compared_with_its_classes(audit: Findings) -> None:
+def test_deepspeed_keys_are_compared_with_deepspeed_classes(audit: Findings) -> None:
     ds = (
         '{"gradient_clipping": "auto",\n "zero_optimization": {"stage": 3,\n'
         '  "overlap_com": true,\n  "stage3_prefetch_bucket_size": "auto",\n'
@@ -150,7 +150,7 @@ mine:
 """
 
 
-def test_user_configuration_is_compared_with_extended_one(
+def test_user_configuration_is_compared_with_the_packaged_one(
     audit: Findings,
 ) -> None:
     findings = audit({"conf/mine.yaml": MINE}, SCRIPTED)
@@ -161,7 +161,7 @@ def test_user_configuration_is_compared_with_extended_one(
     assert {each.severity for each in findings} == {Severity.WARNING}
 
 
-def test_options_of_defaults_that_nobody_has_are_errors(audit: Findings) -> None:
+def test_unknown_options_in_the_defaults_list_are_errors(audit: Findings) -> None:
     lists = (
         "  - rollout@actor_rollout_ref.rollout: sglan\n  - override rollout: mine\n  - rollout/x\n"
     )

@@ -1,4 +1,4 @@
-"""Keywords that users' code passes on, methods that it replaces, and names of other versions."""
+"""Tests findings about keywords, methods and names that exist only in other versions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PASSED_ON = {
 
 
 @each_row("script, expected", PASSED_ON.items())
-def test_keywords_are_followed_through_users_functions_and_classes(
+def test_keywords_are_followed_through_user_functions_and_classes(
     tmp_path: Path, script: str, expected: list[str]
 ) -> None:
     start = "from dataclasses import dataclass; from trl import SFTConfig, SFTTrainer\n"
@@ -51,7 +51,7 @@ RAY_PACKAGES: dict[str, audited.Files] = {
 }
 
 
-def test_options_of_remote_functions_are_those_of_its_table(tmp_path: Path) -> None:
+def test_ray_remote_options_are_checked_against_ray(tmp_path: Path) -> None:
     script = (
         "import ray\n@ray.remote(num_gpu=1)\ndef f(): ...\n@ray.remote\nclass A: ...\n"
         "A.options(num_gpus=1, names='x').remote()\nray.remote(A).options(num_gpu=1)\n"
@@ -64,7 +64,7 @@ def test_options_of_remote_functions_are_those_of_its_table(tmp_path: Path) -> N
     ]
 
 
-def test_a_mistyped_keyword_is_the_nearest_one_of_all_versions(tmp_path: Path) -> None:
+def test_suggestion_for_a_mistyped_keyword_is_chosen_from_all_versions(tmp_path: Path) -> None:
     old, new = (
         audited.package_set(
             tmp_path / name, {f"trl=={name}": {"trl.py": f"def make(max_completion_length{more}):\n"
@@ -106,7 +106,7 @@ def test_keywords_that_no_possible_class_accepts_are_reported(tmp_path: Path) ->
     ]
 
 
-def test_functions_assigned_to_names_that_are_gone_have_no_effect(tmp_path: Path) -> None:
+def test_functions_assigned_to_removed_names_are_reported(tmp_path: Path) -> None:
     old, new = (
         audited.package_set(
             tmp_path / version,

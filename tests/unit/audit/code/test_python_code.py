@@ -1,4 +1,4 @@
-"""A user's Python in a package set: reported problems and their locations."""
+"""Tests the problems that the audit of a user's Python code reports, and their locations."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_guarded_code_is_not_reported(audit: Findings, script: str) -> None:
         "def main():\n    if not has_new():\n        return\n    from trl import Gone\n",
     ],
 )
-def test_unknown_condition_makes_a_warning(audit: Findings, script: str) -> None:
+def test_finding_under_an_unknown_condition_is_a_warning(audit: Findings, script: str) -> None:
     asks = "import pathlib\ndef has_new():\n    return 'Gone' in pathlib.Path('x').read_text()\n"
     findings = audit({"train.py": asks + script})
     assert [(each.code, each.severity) for each in findings] == [("IMG101", Severity.WARNING)]
@@ -229,7 +229,7 @@ def test_noqa_comment_suppresses_named_findings(audit: Findings) -> None:
     assert shown(audit({"train.py": script})) == ["IMG101 2:1", "IMG101 3:1"]
 
 
-def test_each_of_several_files_of_one_name_is_checked(audit: Findings) -> None:
+def test_files_with_the_same_name_are_all_checked(audit: Findings) -> None:
     findings = audit(
         {
             "sft/train.py": "from trl import Gone\n",
@@ -243,7 +243,7 @@ def test_each_of_several_files_of_one_name_is_checked(audit: Findings) -> None:
     ]
 
 
-def test_names_that_are_imported_in_the_body_of_a_class_are_its_attributes(
+def test_import_in_a_class_body_defines_an_attribute(
     audit: Findings,
 ) -> None:
     code = "from made import Trainer\nt = Trainer()\nt.log_metrics('eval')\nt.log_nothing()\n"
@@ -256,7 +256,7 @@ def test_names_that_are_imported_in_the_body_of_a_class_are_its_attributes(
     assert shown(audit({"train.py": code}, packages)) == ["IMG104 4:1"]
 
 
-def test_names_that_a_function_adds_on_first_use_are_not_missed(audit: Findings) -> None:
+def test_names_added_on_first_use_are_not_reported_as_missing(audit: Findings) -> None:
     made = (
         "from .imports import lazy_import\nlazy_import(globals(), aliases={'connect': '.client'})\n"
     )
@@ -264,7 +264,7 @@ def test_names_that_a_function_adds_on_first_use_are_not_missed(audit: Findings)
     assert shown(audit({"a.py": "import sockets\nsockets.connect('x')\n"}, packages)) == []
 
 
-def test_a_method_that_a_subclass_defines_otherwise_is_not_checked_for_an_annotation(
+def test_method_overridden_by_a_subclass_is_not_checked_by_annotation(
     audit: Findings,
 ) -> None:
     made = (
@@ -292,7 +292,7 @@ def __getattr__(attr):
 """
 
 
-def test_names_rejected_by_a_table_are_explained(tmp_path: Path) -> None:
+def test_names_rejected_by_a_lookup_table_are_explained(tmp_path: Path) -> None:
     packages: dict[str, audited.Files] = {
         "numpy==2.2": {"numpy/__init__.py": NUMPY, "numpy/_expired.py": EXPIRED}
     }
@@ -461,7 +461,7 @@ def __getattr__(attr):
 """
 
 
-def test_getattr_is_evaluated_for_a_name(tmp_path: Path) -> None:
+def test_getattr_with_a_constant_name_is_checked(tmp_path: Path) -> None:
     packages: dict[str, audited.Files] = {
         "lazy==2.2": {"lazy/__init__.py": LAZY, "other.py": "served = 1\n"},
         "open==1": {
@@ -481,7 +481,7 @@ z = opened.anything
     assert shown(found) == ["IMG101 4:27", "IMG101 6:5"]
 
 
-def test_what_a_user_module_imports_from_a_package_is_checked(audit: Findings) -> None:
+def test_package_names_imported_by_a_user_module_are_checked(audit: Findings) -> None:
     found = audit(
         {
             "mine/__init__.py": "from trl import SFTTrainer, load\nfrom .own import other\n",
@@ -518,7 +518,7 @@ class Open(Enum):
 """
 
 
-def test_members_that_an_enumeration_lacks_are_reported(tmp_path: Path) -> None:
+def test_missing_enumeration_members_are_reported(tmp_path: Path) -> None:
     source = """
 from quant import Bits, Open, Strategy
 x = Strategy.GROUP.value, Strategy.TENSOR.short(), Strategy.__members__, Strategy.GROUP.upper()

@@ -1,4 +1,4 @@
-"""Code that runs only with other versions, or that replaces parts of packages, is a warning."""
+"""Tests that code for other versions, or that replaces parts of packages, only causes warnings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ apply()
 @pytest.mark.parametrize(
     ("bound", "severity"), [("0.10", Severity.WARNING), ("0.20", Severity.ERROR)]
 )
-def test_functions_for_other_versions_are_warnings(
+def test_findings_in_functions_for_other_versions_are_warnings(
     audit: Findings, bound: str, severity: Severity
 ) -> None:
     findings = audit({"patch.py": FOR_OTHERS.format(bound)})
@@ -58,7 +58,7 @@ def test_functions_without_uses_are_assumed_to_run(audit: Findings) -> None:
         ("trainer = Own('m')\ntrainer.evaluate()\n", Severity.ERROR),
     ],
 )
-def test_overrides_that_only_unused_methods_call_are_warnings(
+def test_overrides_called_only_by_unused_methods_are_warnings(
     audit: Findings, script: str, expected: Severity
 ) -> None:
     base = "class Trainer:\n    def evaluate(self):\n        return self.score(batch=1)\n\n"
@@ -89,7 +89,7 @@ def test_replaced_modules_and_attributes_are_warnings(audit: Findings) -> None:
     ]
 
 
-def test_constants_of_triton_have_any_class(audit: Findings) -> None:
+def test_triton_constexpr_values_can_have_any_attribute(audit: Findings) -> None:
     triton = "class constexpr:\n    def __init__(self, value):\n        self.value = value\n"
     code = "from triton import constexpr\n\ndef kernel(cfg: constexpr):\n    return cfg.layout\n"
     assert audit({"k.py": code}, {"triton==3.0": {"triton.py": triton}}) == []

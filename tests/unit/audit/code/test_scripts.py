@@ -1,4 +1,4 @@
-"""Environment variables, command lines and overrides in a user's scripts."""
+"""Tests findings about environment variables, command lines and overrides in a user's scripts."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_notebook_commands_are_reported_by_cell(audit: Findings) -> None:
     assert [each.cell for each in findings] == [1, 2, 4, 4]
 
 
-def test_a_notebook_is_checked_again_if_only_its_commands_change() -> None:
+def test_notebook_is_checked_again_if_only_its_commands_change() -> None:
     first, second = (
         digest(CodeText(file="a.ipynb", kind="python", source=b"\n", commands=commands))
         for commands in (b"vllm serve m", b"vllm serve n")
@@ -286,7 +286,7 @@ def test_accelerate_and_deepspeed_files_are_checked(
     ]
 
 
-def test_values_that_accelerate_does_not_list_are_reported(audit: Findings) -> None:
+def test_invalid_accelerate_values_are_reported(audit: Findings) -> None:
     kinds = (
         "class BaseEnum:\n    pass\n\n\n"
         "class DistributedType(str, BaseEnum):\n    NO = 'NO'\n    FSDP = 'FSDP'\n\n\n"
@@ -304,7 +304,7 @@ def test_values_that_accelerate_does_not_list_are_reported(audit: Findings) -> N
     assert shown(findings) == ["IMG405 2:1 FSDP", "IMG405 3:1 bf16"]
 
 
-def test_the_release_that_removed_something_is_named(audit: Findings) -> None:
+def test_release_that_removed_an_option_is_named(audit: Findings) -> None:
     files = {
         "vllm/__init__.py": "",
         "vllm/envs.py": 'import os\nV1 = os.getenv("VLLM_USE_V1")\n',
@@ -320,7 +320,7 @@ def test_the_release_that_removed_something_is_named(audit: Findings) -> None:
     ]
 
 
-def test_release_that_has_argument_is_named(audit: Findings) -> None:
+def test_release_that_has_an_argument_is_named(audit: Findings) -> None:
     trl: audited.Files = {
         "trl/__init__.py": "class SFTTrainer:\n"
         "    def __init__(self, model, processing_class=None):\n        pass\n"

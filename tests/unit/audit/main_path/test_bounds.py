@@ -1,4 +1,4 @@
-"""Functions that are easily evaluated incorrectly, and hostile input."""
+"""Tests evaluation of functions that are easily evaluated incorrectly, and of hostile input."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ PYTHON = {
 
 
 @each_row("name", PYTHON)
-def test_answer_matches_python_or_is_unknown(name: str) -> None:
+def test_evaluated_condition_matches_python_or_is_unknown(name: str) -> None:
     source, expected = PYTHON[name]
     assert _audit_answer(textwrap.dedent(source)) in (None, bool(expected))
 
@@ -227,7 +227,7 @@ HOSTILE = {
 
 
 @each_row("name", HOSTILE)
-def test_hostile_input_terminates(name: str) -> None:
+def test_evaluation_of_hostile_input_terminates(name: str) -> None:
     assert _audit_answer(HOSTILE[name]) in (None, True)
 
 

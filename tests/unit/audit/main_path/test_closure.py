@@ -1,4 +1,4 @@
-"""The main path through small package sets."""
+"""Tests which modules and functions of small package sets are on the main path."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_importing_module_runs_parents_and_their_imports():
     assert level(path, "lib.c", "unused") is None
 
 
-def test_function_runs_when_called():
+def test_called_function_is_on_the_main_path():
     files = {
         "lib/__init__.py": """
             from lib.work import step
@@ -88,7 +88,7 @@ def test_importing_class_does_not_reach_its_methods():
     assert level(walk(files, "lib"), "lib.core", "Engine.close") is None
 
 
-def test_import_in_try_is_doubtful_unless_reached_otherwise():
+def test_import_in_try_is_doubtful_unless_another_module_imports_it():
     files = {
         "lib/__init__.py": "try:\n    import lib.fast\nexcept ImportError:\n    pass\n",
         "lib/fast.py": "import lib.kernel\n",
@@ -133,7 +133,7 @@ def test_entry_points_of_other_versions_are_skipped():
     assert "other" not in path.modules()
 
 
-def test_also_names_are_reached_with_entry():
+def test_names_listed_under_also_are_reached_with_their_entry():
     files = {"lib/__init__.py": "", "lib/plugin.py": "class Worker:\n    def run(self): ...\n"}
     named = (MainPathEntry(name="lib", why="the package", also=("lib.plugin.Worker",)),)
     path = main_path(
@@ -179,7 +179,7 @@ def test_bundled_policy_is_valid():
     assert all(entry.why for entry in loaded.entries)
 
 
-def test_conditional_name_has_definition_of_taken_branch():
+def test_conditional_name_has_the_definition_of_the_taken_branch():
     files = {
         "lib/__init__.py": """
             import other
@@ -225,7 +225,7 @@ def test_private_method_is_reached_by_callers_or_base():
     assert level(path, "lib", "Mine._helper") is None
 
 
-def test_uncalled_method_of_optional_object_is_remote():
+def test_uncalled_method_of_optional_object_has_the_lowest_level():
     files = {
         "lib/__init__.py": """
             from other import Unseen

@@ -1,4 +1,4 @@
-"""Code that runs with an entry point's default configuration, in small real wheels."""
+"""Tests findings about code that runs with the default configuration of an entry point."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_branch_taken_by_default_requires_its_packages(tmp_path):
     assert _missing(tmp_path, current="false") == {"queue_old": Severity.ERROR}
 
 
-def test_unknown_condition_makes_no_error(tmp_path):
+def test_unknown_condition_causes_no_error(tmp_path):
     assert _missing(tmp_path, test=" and ray.is_initialized()") == {}
 
 
@@ -170,7 +170,7 @@ TRIED = "try:\n            import queue_new\n        {}"
         (REPLACED, False),
     ],
 )
-def test_skippable_statements_require_nothing(tmp_path, body, is_needed):
+def test_statements_that_can_be_skipped_require_no_packages(tmp_path, body, is_needed):
     assert _missing(tmp_path, body=body) == ({"queue_new": Severity.ERROR} if is_needed else {})
 
 

@@ -1,4 +1,4 @@
-"""Calls evaluated in a package set without running them."""
+"""Tests that calls are evaluated in a package set without running them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guards evaluated in package sets."""
+"""Tests the evaluation of guards in package sets."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ CALLEES = SourceModules(
         (":?", "tags", UNKNOWN),
     ],
 )
-def test_callable_has_parameter(callee, name, state):
+def test_guard_is_true_if_callable_has_the_parameter(callee, name, state):
     assert evaluate(CALLEES, Guard("takes", f"trl:{callee}", name)) is state
 
 
@@ -331,7 +331,7 @@ def test_name_or_comparison_is_evaluated_where_bound(condition: str, state) -> N
     assert evaluate(modules, guard) is state
 
 
-def test_comparison_result_differs_from_called_function() -> None:
+def test_comparison_with_an_unknown_name_is_unknown() -> None:
     source = "def flag():\n    return True\nif flag() == unknown:\n    import lib.fast\n"
     modules = SourceModules({"lib 1": {"lib/__init__.py": source}})
     assert evaluate(modules, Guard("result", "lib::flag()")) is RUNS

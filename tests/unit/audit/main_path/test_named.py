@@ -1,4 +1,4 @@
-"""Packages that the user names must be importable."""
+"""Tests that packages that the user names must be importable."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def errors(folder: Path, packages: dict[str, dict[str, str]]) -> list[str]:
     return [finding.message for finding in report.findings if finding.severity is Severity.ERROR]
 
 
-def test_part_for_other_named_package_is_imported(tmp_path: Path) -> None:
+def test_module_that_integrates_another_named_package_is_imported(tmp_path: Path) -> None:
     part = "from helper import GONE\nimport absent\n"
     packages = {
         "helper==1.0": {"helper.py": ""},
@@ -191,7 +191,7 @@ def test_sys_modules_alias_has_names_of_its_module(tmp_path: Path) -> None:
     assert error.startswith("gadget 1.0 imports GONE from helper.old")
 
 
-def test_namespace_parts_are_imported(tmp_path: Path) -> None:
+def test_parts_of_namespace_package_are_imported(tmp_path: Path) -> None:
     packages = {
         "helper==1.0": {"helper.py": ""},
         "gadget-core==1.0": {

@@ -1,4 +1,4 @@
-"""Expressions resolved, members and attributes of classes, receivers."""
+"""Tests resolving expressions to definitions, and listing members and attributes of classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookups of a module's names."""
+"""Tests looking up the names of a module."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Searched(Modules):
         ("service_pb2", "State", "unknown", ""),
     ],
 )
-def test_lookup_returns_state(module, name, state, home):
+def test_lookup_returns_state_and_home_module_of_name(module, name, state, home):
     lookup_result = look_up(Searched(), module, name)
     assert lookup_result.state == state
     assert (lookup_result.home.module if lookup_result.home else "") == home
@@ -167,7 +167,7 @@ def test_conditional_definitions_are_ambiguous(module, ambiguous):
     assert lookup_result.ambiguous is ambiguous
 
 
-def test_long_list_of_star_imports_is_searched_by_word():
+def test_many_star_imports_are_searched_by_word():
     """Only modules that contain the word, or match the name, are read."""
     extra = {f"many.m{i}": f"__all__ = ['M{i}']\nM{i} = 1\n" for i in range(20)}
     stars = "".join(f"    from .m{i} import *\n" for i in range(20))

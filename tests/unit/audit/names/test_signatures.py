@@ -1,4 +1,4 @@
-"""Parameters of functions and constructors."""
+"""Tests reading the parameters of functions and constructors."""
 
 from __future__ import annotations
 

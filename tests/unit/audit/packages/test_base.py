@@ -1,4 +1,4 @@
-"""The libraries of a base, read from Debian packages."""
+"""Tests reading the libraries of a base from Debian packages."""
 
 from __future__ import annotations
 

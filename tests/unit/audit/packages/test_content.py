@@ -1,4 +1,4 @@
-"""Members of a wheel from a file and a server: content, number of requests, checks."""
+"""Tests reading members of a wheel from a file and from a server."""
 
 import random
 import zipfile

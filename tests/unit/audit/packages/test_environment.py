@@ -1,4 +1,4 @@
-"""Environments in all layouts that Python supports, as generated folders."""
+"""Tests reading environments in all layouts that Python supports."""
 
 from __future__ import annotations
 

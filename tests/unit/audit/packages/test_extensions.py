@@ -1,4 +1,4 @@
-"""Determines from the file name which Python loads an extension module."""
+"""Tests which Python loads an extension module, according to its file name."""
 
 from imgbuild.audit.packages.extensions import modules_for, other_builds, python_of
 from tests.support.rows import each_row
@@ -24,7 +24,7 @@ def test_python_version_is_read_from_extension_file_name(file, python):
     assert python_of(file) == python
 
 
-def test_modules_are_found_by_python_of_their_builds():
+def test_extension_modules_are_found_by_python_version():
     builds = [f"a/_C.cpython-{python}-x86_64-linux-gnu.so" for python in ("310", "39", "313")]
     files = ["a/__init__.py", *builds, "a/_D.abi3.so", "a/_E.so", "b-2/_F.cpython-310.so"]
     same = {"a": "a/__init__.py", "a._D": "a/_D.abi3.so", "a._E": "a/_E.so"}

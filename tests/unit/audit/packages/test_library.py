@@ -1,4 +1,4 @@
-"""The facts of a wheel: read once, cached by hash, extended by several processes."""
+"""Tests that the facts of a wheel are read once, cached by hash and shared by processes."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_cached_facts_are_not_read_again(store, demo):
         later.module("demo.b")
 
 
-def test_concurrent_libraries_keep_facts_of_both(store, demo):
+def test_concurrent_libraries_keep_all_facts(store, demo):
     first, second = Library(store), Library(store)
     first.wheel(*demo).module("demo.a")
     second.wheel(*demo).module("demo.b")
@@ -64,7 +64,7 @@ def test_concurrent_libraries_keep_facts_of_both(store, demo):
     assert later.module("demo.b") is not None
 
 
-def test_changed_reader_invalidates_cache(store, demo, monkeypatch):
+def test_changed_reader_code_invalidates_cache(store, demo, monkeypatch):
     with Library(store) as library:
         library.wheel(*demo).module("demo.a")
     demo[1].unlink()

@@ -1,4 +1,4 @@
-"""A package set: owners of modules, existing and unknown modules."""
+"""Tests which modules exist in a package set, and which packages own them."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_packages_are_found_by_name_and_by_module(package_set):
     assert package_set.owner("os.path") is None
 
 
-def test_opaque_modules_are_known_without_content(package_set):
+def test_opaque_modules_exist_without_content(package_set):
     facts = package_set.module("yaml")
     assert isinstance(facts, ModuleFacts)
     assert facts.file == "yaml/__init__.py"
@@ -59,7 +59,7 @@ def test_missing_package_of_partial_set_is_unknown(tmp_path):
     assert package_set.exists("torch.absent") is False
 
 
-def test_partial_set_has_all_modules_of_package_with_their_name(tmp_path):
+def test_partial_set_contains_all_modules_of_a_package_with_that_name(tmp_path):
     packages: dict[str, audited.Files] = {
         "engine==2.0": {"engine/__init__.py": "", "engine/core.py": ""},
         "part-one==1.0": {"whole/__init__.py": "", "whole/one.py": ""},
@@ -95,7 +95,7 @@ BUILDS: audited.Files = {
 }
 
 
-def test_library_caches_modules_by_python(tmp_path):
+def test_library_caches_modules_by_python_version(tmp_path):
     library = Library(Store.open(tmp_path / "cache"), processes=1)
     package_sets = {
         python: audited.package_set(tmp_path, {"demo==1": BUILDS}, python=python, library=library)
@@ -167,7 +167,7 @@ sys.meta_path.append(Finder(OLD))
 
 
 @pytest.mark.parametrize("source", [ALIASES, FINDER])
-def test_modules_with_computed_names_are_served(source: bytes) -> None:
+def test_modules_with_computed_names_are_found(source: bytes) -> None:
     injections = Injections(source, "a")
     assert injections.serves("a.models.b.image_processing_b_fast")
     assert not injections.serves("a.models.b.image_processing_b")

@@ -1,4 +1,4 @@
-"""The wheels of pins on an index."""
+"""Tests selecting the wheels of pins on an index."""
 
 from __future__ import annotations
 

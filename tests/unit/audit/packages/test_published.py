@@ -1,4 +1,4 @@
-"""The facts bundled with imgbuild, used for wheels and packages that are not available."""
+"""Tests the facts bundled with imgbuild for wheels and packages that are not available."""
 
 import _ctypes
 from array import array
@@ -217,7 +217,7 @@ def test_facts_shared_by_versions_are_stored_once(published):
     assert "demo/a.py" not in both.paths
 
 
-def test_symbols_are_truncated_to_40_bits():
+def test_symbol_hashes_are_truncated_to_40_bits():
     (elf_facts,) = elf_facts_of(elf_lists([(LIBRARY,)]))
     assert elf_facts is not None
     assert elf_facts[0].undefined == ("free", "malloc@GLIBC_2.2.5")

@@ -1,4 +1,4 @@
-"""Requirements files as one set of pins, or the reason why they are not."""
+"""Tests reading requirements files as one set of pins, and the reasons why they are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An sdist's Python code as a wheel."""
+"""Tests reading the Python code of an sdist as a wheel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published sources have no docstrings and comments, but the same line numbers."""
+"""Tests that published sources keep their line numbers without docstrings and comments."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""Names that a module provides without binding them."""
+"""Tests reading names that a module provides without binding them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python source read into facts: imports, definitions, names."""
+"""Tests reading imports, definitions and names from Python source."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_forwarded_keywords_are_read():
     assert (unclear.kwargs_callees, unclear.popped_keys) == ((), ())
 
 
-def test_syntax_error_sets_broken():
+def test_syntax_error_marks_the_module_as_broken():
     facts = read("def f(:\n")
     assert facts.broken
     assert facts.functions == ()
@@ -193,7 +193,7 @@ def test_byte_order_mark_and_other_line_ends_are_accepted():
     assert [field.annotation for field in class_fact.fields] == ["'é'", "B"]
 
 
-def test_trees_are_freed_without_the_collector() -> None:
+def test_syntax_trees_are_freed_without_garbage_collection() -> None:
     def _trees() -> int:
         return sum(isinstance(each, ast.FunctionDef) for each in gc.get_objects())
 

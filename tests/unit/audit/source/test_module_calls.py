@@ -1,4 +1,4 @@
-"""Calls and attribute reads, and the types of their receivers."""
+"""Tests reading calls and attributes, and the types of their receivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guards: the tests for installed packages that packages use."""
+"""Tests reading the conditions on installed packages as guards."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_reraising_handler_adds_no_guard():
     assert guards["a"] == ()
 
 
-def test_try_with_availability_test_works_like_if():
+def test_try_with_availability_test_becomes_guards():
     guards = guards_of(
         """
         try:

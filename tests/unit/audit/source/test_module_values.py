@@ -1,4 +1,4 @@
-"""Values in conditions: names, parts of versions, conditions assigned to names."""
+"""Tests reading values in conditions: names, parts of versions and assigned conditions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_local_variable_is_judged_by_value_not_by_name(bound, test):
 
 @each_row("name", ["vllm_available", "is_torch", "has_requests"])
 @each_row("given", ["{}", "*, {}=True", "*{}", "**{}"])
-def test_parameter_is_data_regardless_of_its_name(name, given):
+def test_parameter_condition_depends_on_data_regardless_of_its_name(name, given):
     body = f"    if {name}:\n        import marked\n"
     assert guards(f"def f({given.format(name)}):\n{body}") == DATA
     inner = "".join(f"    {line}\n" for line in body.splitlines())

@@ -1,4 +1,4 @@
-"""The values of names at each place: scopes, rebound names, merged branches."""
+"""Tests the values of names in scopes, after rebinding and in merged branches."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_argument_hides_name(arguments, name):
 
 
 @each_row("name", ASKED)
-def test_bindings_end_with_function_or_class(name):
+def test_bindings_end_with_their_function_or_class(name):
     head, _, _ = HEAD.partition("v = ")
     bindings = HEAD[len(head) :] if name != "vllm" else "import vllm\n"
     head = head if name != "vllm" else head.replace("import vllm\n", "")
@@ -313,7 +313,7 @@ def test_flag_set_in_branches_becomes_guard(source, expected):
         "flag = False\nif found:\n    flag = True\nif x:\n    flag = True\n",
     ],
 )
-def test_uninformative_flags_have_no_guards(source):
+def test_flags_without_a_known_condition_have_no_guards(source):
     assert not kinds(source + "if flag:\n    import marked\n")
 
 

@@ -1,4 +1,4 @@
-"""What is read of a user's program: keywords in dictionaries, names with several values."""
+"""Tests reading keywords in dictionaries and names with several values from a user's program."""
 
 from __future__ import annotations
 

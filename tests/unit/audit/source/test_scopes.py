@@ -1,4 +1,4 @@
-"""Names that scopes bind, with and without reading expressions."""
+"""Tests which names scopes bind, with and without reading expressions."""
 
 from __future__ import annotations
 

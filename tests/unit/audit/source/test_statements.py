@@ -1,4 +1,4 @@
-"""Guards of the branches of `try`, `match` and classes, and the facts read in each."""
+"""Tests the guards of branches of `try`, `match` and classes, and the facts read in each branch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.source_guards import DATA, NEW, guards, kinds, version
 
 
 @each_row("caught", ["Exception", "RuntimeError", "OSError", "(ImportError, OSError)", ""])
-def test_broad_handler_means_absence_only_if_body_only_imports(caught):
+def test_broad_handler_is_a_missing_package_only_if_the_try_body_only_imports(caught):
     source = f"try:\n    import ray\nexcept {caught}:\n    import marked\n"
     absent = (Guard("absent", "ray"),)
     assert guards(source) == absent

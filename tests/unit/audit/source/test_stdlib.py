@@ -1,4 +1,4 @@
-"""The table of the standard library, compared with the Python that runs the tests."""
+"""Compares the table of the standard library with the Python that runs the tests."""
 
 from __future__ import annotations
 

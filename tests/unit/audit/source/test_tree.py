@@ -1,4 +1,4 @@
-"""Walks over syntax trees."""
+"""Tests walking over syntax trees."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ f"{a!r:>{b}}"
 """
 
 
-def test_nodes_are_those_of_the_standard_walk() -> None:
+def test_walk_yields_the_same_nodes_as_ast_walk() -> None:
     for source in (MORE, Path(__file__).read_text(encoding="utf-8")):
         module = ast.parse(source)
         expected = [node for node in ast.walk(module) if not isinstance(node, SKIPPED)]
         assert tree.walk(module) == expected
 
 
-def test_blocks_contain_the_statements() -> None:
+def test_blocks_contain_all_statements() -> None:
     module = ast.parse(MORE)
     found: list[ast.AST] = [module]
     for node in found:
