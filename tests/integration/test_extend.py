@@ -67,7 +67,12 @@ class PublishedSite:
 def published_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PublishedSite]:
     index = sample_project.index()
     index.wheel("gadget", "1.0", ["helper"], files={"gadget.py": b"from helper import VALUE\n"})
-    index.published = [item for item in index.published if item.package != "torch"]
+    replaced = ("torch", "helper")
+    index.published = [item for item in index.published if item.package not in replaced]
+    scripts = {
+        "helper-0.5.dist-info/entry_points.txt": b"[console_scripts]\nhelper = helper:main\n"
+    }
+    index.wheel("helper", "0.5", files={"helper.py": b"VALUE = 42\n", **scripts})
     for torch, runtime in (("2.6.0", "12.4.127"), ("2.7.0", "12.6.77")):
         index.wheel("torch", torch, [f"nvidia-cuda-runtime-cu12=={runtime}"])
         index.wheel("nvidia-cuda-runtime-cu12", runtime)

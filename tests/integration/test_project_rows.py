@@ -15,6 +15,7 @@ from imgbuild.values import Arch
 from tests.integration.test_extend import PublishedSite, layers, paths, published_site
 from tests.support import needs
 from tests.support.git_repository import GitRepository
+from tests.support.inprocess_project import unwrapped
 from tests.support.sample_project import TARGET, Project
 
 __all__ = ("published_site",)
@@ -38,6 +39,7 @@ trainer = "my_trainer.train:main"
 [project.optional-dependencies]
 fast = ["another"]
 """
+SCRIPTS = "[project.scripts]\n"
 TRAIN = """\
 import importlib.metadata
 
@@ -78,7 +80,8 @@ def test_installed_project_has_metadata_and_scripts(
 ) -> None:
     needs.user_namespaces()
     row = f"extends: {TARGET}\nrequirements: [pyproject.toml]\nextras: [fast]"
-    project = begin(published_site, tmp_path / "project", row, pyproject_toml=PYPROJECT)
+    text = PYPROJECT.replace(SCRIPTS, f'{SCRIPTS}helper = "my_trainer.train:main"\n')
+    project = begin(published_site, tmp_path / "project", row, pyproject_toml=text)
     project.run("lock", ROW)
     assert versions(project).keys() >= {"gadget", "another", "my-trainer"}
     below = layers(published_site.published, TARGET)
@@ -86,6 +89,7 @@ def test_installed_project_has_metadata_and_scripts(
     project.run("build", ROW)
     for command in (
         ["trainer"],
+        ["helper"],  # instead of the script of a published package
         ["sh", "-c", "cd / && python -c 'import my_trainer.train as t; t.main()'"],
     ):
         ran = project.run("run", ROW, "--through", "root", "--", *command)
@@ -240,7 +244,9 @@ def test_excluded_package_is_reported_with_requiring_packages(
     )
     text = "torch==2.6.0\nthewheel==2.0\n"
     project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
-    project.run("lock", ROW)
+    (project.folder / "src/my_trainer/fast.py").write_text("import another.core\n")
+    needed = "another is excluded, and these imports fail without it: src/my_trainer/fast.py:1;"
+    assert needed in unwrapped(project.run("lock", ROW).stderr)
     assert "another" not in versions(project)
     report, code = json.loads(project.run("audit", ROW, "--json", status=4).stdout)
     # The code of the project imports a package that these requirements do not have.

@@ -108,9 +108,10 @@ def without_toolkit(
     pages: IndexPages,
     tags: Tags,
 ) -> list[Obstacle]:
-    """The demanded torch, or the CUDA release of the files, if there is no `cuda-toolkit` for it.
+    """The demanded torch, or the CUDA release of the files, if no image can have it.
 
-    Torch is `built` for a release, the files name `named` ("" for none) at the places `cuda`.
+    There is no `cuda-toolkit` for it, or the exact torch is built for another release. Torch is
+    `built` for a release, the files name `named` ("" for none) at the places `cuda`.
     """
     files = pages.files(cuda_releases.METAPACKAGE)
     have = {file.version.release[:2] for file in files if file.version is not None}
@@ -132,12 +133,24 @@ def without_toolkit(
                 nearest=tuple(each.version.public for each in usable[:1]),
             )
         ]
+    places = tuple(item.place for item in cuda if item.name == named)
     if named and Version(named).release not in have:
-        places = tuple(item.place for item in cuda if item.name == named)
         reason = f"a release {lacks}; --cuda uses another"
         return [
             Obstacle(
                 package="cuda", demand=f"CUDA {named}", cause="cuda", reason=reason, places=places
+            )
+        ]
+    if demand is not None and demand.pin and built and named not in ("", built):
+        where = next((f" ({place})" for place in places), "")
+        reason = f"the index has it for CUDA {built}, not for CUDA {named}{where}"
+        return [
+            Obstacle(
+                package=TORCH,
+                demand=str(demand),
+                cause="cuda",
+                reason=reason,
+                places=demand.places,
             )
         ]
     return []
