@@ -90,8 +90,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """A target for a project, alternatives in order, and packages to exclude or build.
 
     `excluded` maps packages to reasons, `missed` says what needs those named by the user; `sdists`
-    are built; `relaxed` maps packages to the selected version. `indexes` are the used indexes of the project's files. `as_of` is None if the target's
-    cut-off suffices.
+    are built; `relaxed` maps packages to the selected version. `indexes` are the used indexes of
+    the project's files. `as_of` is None if the target's cut-off suffices.
     """
 
     candidates: tuple[Candidate, ...]
@@ -503,7 +503,8 @@ class Chooser:
 
     def _requiring(self, facts: LockedFacts, package: str) -> list[str]:
         """The requirements that a target does not satisfy and whose METADATA needs `package`."""
-        added = [d for d in self.demands(facts.python) if d.package not in facts.versions]
+        demands_left = (d for d in self.demands(facts.python) if d.package not in facts.versions)
+        added = sorted(demands_left, key=lambda each: _weight(each.package))
         return source_packages.requiring(package, added, self.pages, self._tags(facts.python))
 
     def _missed(self, facts: LockedFacts, folder: Path) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from imgbuild.system.syntax import applies
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
-LOOKED_UP = 100  # limit of packages whose METADATA is searched for requirements
+LOOKED_UP = 40  # limit of packages whose METADATA is searched for requirements
 LEFT_OUT = "exclude it in matrix.yaml: exclude: {%s: REASON}"
 
 
@@ -95,13 +95,12 @@ def advise(
 def requiring(
     package: str, demands: Sequence[PackageDemand], pages: IndexPages, tags: Tags
 ) -> list[str]:
-    """The `demands` whose METADATA requires `package`, with the wheels."""
+    """The first `demands` whose METADATA requires `package`, with the wheels."""
+    first = [each for each in demands if each.installed and not each.source][:LOOKED_UP]
+    pages.read(each.package for each in first)
     added = [
-        (demand, wheel)
-        for demand in demands
-        if demand.installed and not demand.source
-        if (wheel := pages.newest(demand, tags)) is not None
-    ][:LOOKED_UP]
+        (demand, wheel) for demand in first if (wheel := pages.newest(demand, tags)) is not None
+    ]
     texts = threads.each(added, lambda pair, _: pages.metadata(pair[1]), threads=8)
     return [
         f"{demand} ({wheel.name})"

@@ -21,8 +21,6 @@ from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
 TORCH = "torch"
-# Each release of these is built for one torch; the first pinned one is used.
-ENGINES = ("vllm", "sglang", "torchvision", "torchaudio", "xformers")
 NEWEST = frozenset({"<", "<=", "!="})  # bounds that imply the newest version that they accept
 BUILDS = 8  # releases of torch of which the CUDA release is read
 
@@ -38,7 +36,7 @@ def with_torch(
     """
     by_name = {demand.package: demand for demand in demands}
     own = by_name.get(TORCH, PackageDemand(package=TORCH, installed=False))
-    engines = (by_name[name] for name in ENGINES if name in by_name)
+    engines = (by_name[name] for name in torch.ENGINES if name in by_name)
     pinned = [each for each in engines if decides(each) and each.installed and not each.source]
     if own.pin or own.source or not pinned:
         return tuple(demands)
