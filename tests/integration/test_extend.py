@@ -67,10 +67,17 @@ class PublishedSite:
 def published_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PublishedSite]:
     index = sample_project.index()
     index.wheel("gadget", "1.0", ["helper"], files={"gadget.py": b"from helper import VALUE\n"})
-    index.published = [item for item in index.published if item.package != "torch"]
+    replaced = ("torch", "helper")
+    index.published = [item for item in index.published if item.package not in replaced]
+    scripts = {
+        "helper-0.5.dist-info/entry_points.txt": b"[console_scripts]\nhelper = helper:main\n"
+    }
+    index.wheel("helper", "0.5", files={"helper.py": b"VALUE = 42\n", **scripts})
     for torch, runtime in (("2.6.0", "12.4.127"), ("2.7.0", "12.6.77")):
         index.wheel("torch", torch, [f"nvidia-cuda-runtime-cu12=={runtime}"])
         index.wheel("nvidia-cuda-runtime-cu12", runtime)
+    index.wheel("torch", "2.5.1", ["nvidia-cuda-runtime-cu12==12.4.127"])
+    index.wheel("torchaudio", "2.5.1", ["torch==2.5.1"])
     index.wheel("torch", "2.8.0", ["nvidia-cuda-runtime==13.0.96"])
     index.wheel("nvidia-cuda-runtime", "13.0.96")
     index.wheel("modern", "1.0", ["torch==2.8.0"])
@@ -78,6 +85,7 @@ def published_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publish
     for version in ("3.0", "3.1"):
         index.wheel("newer", version, ["torch>=2.7"])
     index.wheel("broken", "1.0", ["helper"], files={"broken.py": b"from helper import GONE\n"})
+    index.wheel("puzzles", "1.0", ["another"], files={"puzzles.py": b"import another\n"})
     index.wheel("late", "1.0", uploaded="2025-08-01")
     index.wheel("strict", "1.0", ["helper<0.5", "another"])
     index.wheel("drift", "0.2", uploaded="2023-11-01")

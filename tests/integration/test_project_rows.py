@@ -15,6 +15,7 @@ from imgbuild.values import Arch
 from tests.integration.test_extend import PublishedSite, layers, paths, published_site
 from tests.support import needs
 from tests.support.git_repository import GitRepository
+from tests.support.inprocess_project import unwrapped
 from tests.support.sample_project import TARGET, Project
 
 __all__ = ("published_site",)
@@ -38,6 +39,7 @@ trainer = "my_trainer.train:main"
 [project.optional-dependencies]
 fast = ["another"]
 """
+SCRIPTS = "[project.scripts]\n"
 TRAIN = """\
 import importlib.metadata
 
@@ -78,7 +80,8 @@ def test_installed_project_has_metadata_and_scripts(
 ) -> None:
     needs.user_namespaces()
     row = f"extends: {TARGET}\nrequirements: [pyproject.toml]\nextras: [fast]"
-    project = begin(published_site, tmp_path / "project", row, pyproject_toml=PYPROJECT)
+    text = PYPROJECT.replace(SCRIPTS, f'{SCRIPTS}helper = "my_trainer.train:main"\n')
+    project = begin(published_site, tmp_path / "project", row, pyproject_toml=text)
     project.run("lock", ROW)
     assert versions(project).keys() >= {"gadget", "another", "my-trainer"}
     below = layers(published_site.published, TARGET)
@@ -86,6 +89,7 @@ def test_installed_project_has_metadata_and_scripts(
     project.run("build", ROW)
     for command in (
         ["trainer"],
+        ["helper"],  # instead of the script of a published package
         ["sh", "-c", "cd / && python -c 'import my_trainer.train as t; t.main()'"],
     ):
         ran = project.run("run", ROW, "--through", "root", "--", *command)
@@ -167,16 +171,20 @@ def test_unpinned_torch_resolves_to_cuda_release_of_row(
     assert "CUDA 13.0" in refused
 
 
-def test_sdist_is_built_with_unpinned_torch(published_site: PublishedSite, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("requirement", "torch"), [("torch>=2.6", "2.6.0"), ("torchaudio==2.5.1", "2.5.1")]
+)
+def test_sdist_is_built_with_the_torch_of_the_image(
+    published_site: PublishedSite, tmp_path: Path, requirement: str, torch: str
+) -> None:
     row = f"like: {TARGET}\nrequirements: [requirements.txt]"
-    project = begin(
-        published_site, tmp_path / "project", row, requirements_txt="torch>=2.6\nkernels\n"
-    )
+    text = f"{requirement}\nkernels\n"
+    project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
     with (project.folder / "matrix.yaml").open("a") as matrix:
         matrix.write("sdists: {kernels: {reason: only an sdist exists, requires: [torch]}}\n")
     project.run("lock", ROW)
     (built,) = project.read(f"{ROW}/lock.json")["arch"]["x86_64"]["built"]
-    assert ("torch", "2.6.0") in {(item["package"], item["version"]) for item in built["requires"]}
+    assert ("torch", torch) in {(item["package"], item["version"]) for item in built["requires"]}
 
 
 def test_outdated_resolution_is_refused(published_site: PublishedSite, tmp_path: Path) -> None:
@@ -236,13 +244,16 @@ def test_excluded_package_is_reported_with_requiring_packages(
         f"like: {TARGET}\nrequirements: [requirements.txt]\n"
         'exclude: {another: "it compiles for an hour"}'
     )
-    text = "torch==2.6.0\nthewheel==2.0\n"
+    text = "torch==2.6.0\nthewheel==2.0\npuzzles\n"
     project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
-    project.run("lock", ROW)
+    (project.folder / "src/my_trainer/fast.py").write_text("import another.core\n")
+    places = "src/my_trainer/fast.py:1, puzzles 1.0 (puzzles.py:1)"
+    needed = f"another is excluded, and these imports fail without it: {places};"
+    assert needed in unwrapped(project.run("lock", ROW).stderr)
     assert "another" not in versions(project)
     report, code = json.loads(project.run("audit", ROW, "--json", status=4).stdout)
-    # The code of the project imports a package that these requirements do not have.
-    assert [item["code"] for item in code["findings"]] == ["IMG101"]
+    # The code of the project imports two packages that these requirements do not have.
+    assert [item["code"] for item in code["findings"]] == ["IMG101", "IMG101"]
     warnings = [item["message"] for item in report["findings"] if item["severity"] == "warning"]
     assert any(
         "requires another" in message and "excluded: it compiles for an hour" in message

@@ -86,7 +86,7 @@ class AuditCommand(VerbCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words; --environment without a value means the active environment."""
         words = []
-        for word, after in zip(args, [*args[1:], "-"], strict=True):
+        for word, after in zip(args, [*args, "-"][1:], strict=True):
             words.append(word)
             if word == "--environment" and after.startswith("-"):
                 words.append(ACTIVE)

@@ -76,6 +76,15 @@ def python_lines(declared: Declared, choice: Choice) -> list[str]:
     return ["\n  ".join(lines)]
 
 
+def cuda_lines(declared: Declared, choice: Choice) -> list[str]:
+    """The CUDA release of the image, if the files name only others."""
+    cuda = choice.cuda or choice.chosen.cuda
+    named = [f"{item.name} ({item.place})" for item in declared.cuda]
+    if not named or cuda in {item.name for item in declared.cuda}:
+        return []
+    return [f"the image has CUDA {cuda}, for which its torch is built; named: {', '.join(named)}"]
+
+
 def lines(choice: Choice | None, matrix: Path) -> list[str]:
     """The table of the nearest targets, the changes of the first, and the row that was written."""
     if choice is None:

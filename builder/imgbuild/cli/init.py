@@ -389,11 +389,14 @@ def _start(
 
 def _report(declared: Declared, choice: Choice) -> None:
     """Print how the image differs from the project's files, and the indexes of packages."""
-    for line in _project_report.python_lines(declared, choice):
+    for line in (
+        *_project_report.python_lines(declared, choice),
+        *_project_report.cuda_lines(declared, choice),
+    ):
         console.warn(line)
     for each in choice.advice:
         console.warn("\n  ".join((f"{each.package} is excluded: {each.reason}", *each.remedies)))
-    for line in choice.indexes.failures:
+    for line in (*choice.missed, *choice.indexes.failures):
         console.warn(line)
     for line in choice.indexes.notes:
         console.info(line)

@@ -6,6 +6,7 @@ Packages missing on the index are all reported before anything is written.
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand, demands
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
+from imgbuild.resolve.imports import sites
 from imgbuild.resolve.project_indexes import ProjectIndexes
 from imgbuild.resolve.range_conflicts import changes_for, contradictions, range_conflicts
 from imgbuild.resolve.source_only import Advice, WheelNeeds, required_sdists
@@ -87,14 +89,15 @@ class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """A target for a project, alternatives in order, and packages to exclude or build.
 
-    `excluded` maps packages to reasons; `sdists` are built; `relaxed` maps packages to the selected
-    version. `indexes` are the used indexes of the project's files. `as_of` is None if the target's
-    cut-off suffices.
+    `excluded` maps packages to reasons, `missed` says what needs those named by the user; `sdists`
+    are built; `relaxed` maps packages to the selected version. `indexes` are the used indexes of
+    the project's files. `as_of` is None if the target's cut-off suffices.
     """
 
     candidates: tuple[Candidate, ...]
     chosen: Candidate
     advice: tuple[Advice, ...] = ()
+    missed: tuple[str, ...] = ()
     excluded: Mapping[str, str] = {}
     sdists: Mapping[str, str] = {}
     relaxed: Mapping[str, str] = {}
@@ -289,6 +292,7 @@ class Chooser:
             candidates=(chosen, *order[1:]),
             chosen=chosen,
             advice=tuple(self._advice),
+            missed=self._missed(nearest, folder),
             excluded=self._excluded() | of_conda,
             sdists=sdists,
             cuda=self._other_cuda(chosen, nearest),
@@ -369,13 +373,19 @@ class Chooser:
         self.pages = IndexPages(self._matrix, self._context, self.as_of, addresses, assigned)
 
     def _other_cuda(self, chosen: Candidate, facts: LockedFacts) -> str:
-        """The CUDA release that the files or their torch imply, if it is not the target's."""
+        """The CUDA release that the files or their torch imply, if it is not the target's.
+
+        The build of an exact torch decides if the files name another release of the same major
+        version, with which it shares drivers.
+        """
         if chosen.form != "like":
             return ""
         releases = sorted(() if self._request.cuda else self.cuda(), key=gpus.numbers)
-        if releases:
-            return releases[-1] if chosen.cuda not in releases else ""
         cuda = self._torch(facts)[1]
+        exact = any(each.package == "torch" and each.pin for each in self.demands(facts.python))
+        majors = {release.partition(".")[0] for release in releases}
+        if releases and (not exact or cuda.partition(".")[0] not in majors):
+            cuda = chosen.cuda if chosen.cuda in releases else releases[-1]
         return cuda if cuda != chosen.cuda else ""
 
     def _without_toolkit(self, chosen: Candidate, facts: LockedFacts) -> list[Obstacle]:
@@ -488,12 +498,28 @@ class Chooser:
             machine=self._request.arch.wheel,
         )
 
-        def _requiring(package: str) -> list[str]:
-            tags = self._tags(facts.python)
-            added = [d for d in self.demands(facts.python) if d.package not in facts.versions]
-            return source_packages.requiring(package, added, self.pages, tags)
+        requiring = functools.partial(self._requiring, facts)
+        return source_packages.advise(cuda, needs, folder, requiring), sdists
 
-        return source_packages.advise(cuda, needs, folder, _requiring), sdists
+    def _requiring(self, facts: LockedFacts, package: str) -> list[str]:
+        """The requirements that a target does not satisfy and whose METADATA needs `package`."""
+        demands_left = (d for d in self.demands(facts.python) if d.package not in facts.versions)
+        added = sorted(demands_left, key=lambda each: _weight(each.package))
+        return source_packages.requiring(package, added, self.pages, self._tags(facts.python))
+
+    def _missed(self, facts: LockedFacts, folder: Path) -> tuple[str, ...]:
+        """The packages excluded by the user that the project imports or its packages require."""
+        modules = {name: source_only.module_of(name) for name in self._request.exclude}
+        imports = sites(folder, frozenset(modules.values()))
+        needed = {
+            name: [*map(str, imports[module]), *self._requiring(facts, name)]
+            for name, module in modules.items()
+        }
+        return tuple(
+            f"{name} is excluded, but needed by {', '.join(users)}"
+            for name, users in needed.items()
+            if users
+        )
 
     def _day(
         self,

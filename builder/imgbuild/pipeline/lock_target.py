@@ -35,6 +35,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import downloads
 from imgbuild.pipeline.audit_lock import audit_lock
+from imgbuild.pipeline.source_packages import imports_of_excluded
 from imgbuild.plan import current, image_digests, records
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import DebianRecipe, Layer, plan
@@ -65,9 +66,12 @@ def resolve_target(project: Project, name: str, inputs: Inputs) -> Lock:
     recorded = published.known_constraints(matrix, project.images)
     arches = matrix.targets[name].arch
     audited = resolve_audited(matrix, name, arches, inputs.context, recorded, _keep)
+    row = published.project_row(matrix, name)
+    for line in imports_of_excluded(row, audited.reports.values()) if row is not None else ():
+        console.warn(line)
     lock = extension.make_lock(matrix, name, audited.resolutions, audited.sources)
     refuse_mode(lock)
-    for drop in same_files.drops(lock) if published.project_row(matrix, name) else ():
+    for drop in same_files.drops(lock) if row is not None else ():
         console.info(f"files of {drop.package} are omitted: {drop.reason}")
     if lock.extends is None and lock.settings.user_packages:
         text = readme.readme(lock, matrix.targets[name], project.images)
@@ -168,7 +172,11 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
     """FilesDisagree if two wheels of one image ship the same path with different contents."""
     for arch in lock.arch:
         tables = inputs.file_tables(lock, plan(lock, arch).layers)
-        file_conflicts = conflicts.find(tables)
+        file_conflicts = [
+            conflict
+            for conflict in conflicts.find(tables)
+            if not _replaces_script(lock, arch, conflict)
+        ]
         if file_conflicts:
             lines = "\n  ".join(str(conflict) for conflict in file_conflicts)
             message = f"{lock.target} {arch}: packages have conflicting files:\n  {lines}"
@@ -179,15 +187,32 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
             raise FilesDisagree(message, hint=hint)
 
 
+def _replaces_script(lock: Lock, arch: Arch, conflict: PathConflict) -> bool:
+    """Whether a script of the project's own package replaces one of a published layer.
+
+    The layer of the own package lies on top, and pip replaces such scripts, too.
+    """
+    if lock.project is None or lock.extends is None or conflict.folder:
+        return False
+    added = [owner for owner in conflict.owners if owner in lock.extends.arch[arch].wheels]
+    return (
+        conflict.path.startswith("bin/") and len(added) == 1 and added[0] in lock.project.packages
+    )
+
+
 def drop_lines(lock: Lock, arch: Arch, file_conflicts: Iterable[PathConflict]) -> str:
     """Lines of `matrix.yaml` that omit the conflicting files of one package each.
 
-    Packages of a published target cannot change: a package that was added is preferred.
+    Packages of a published target cannot change: a package that was added is preferred. Those of
+    the project itself keep their files.
     """
     added = lock.extends.arch[arch].wheels if lock.extends is not None else ()
+    own = lock.project.packages if lock.project is not None else {}
     paths: dict[tuple[str, str], list[str]] = {}
     for conflict in file_conflicts:
-        first, *others = sorted(conflict.owners, key=lambda owner: (owner not in added, owner))
+        first, *others = sorted(
+            conflict.owners, key=lambda owner: (owner not in added, owner in own, owner)
+        )
         paths.setdefault((first, others[0]), []).append(conflict.path)
     lines = ["  drop:"]
     for (package, other), files in paths.items():

@@ -5,7 +5,7 @@ For `init`, `add` and `lock`: compatible wheels by URL, requiring packages, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.locked_matrix import versions_of
 from imgbuild.lock.published import Overlay
 from imgbuild.matrix import project_paths
+from imgbuild.report import Relation, Report, Severity
 from imgbuild.resolve import sdist_code, source_only
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages, Obstacle
@@ -25,7 +26,7 @@ from imgbuild.system.syntax import applies
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
-LOOKED_UP = 100  # limit of packages whose METADATA is searched for requirements
+LOOKED_UP = 40  # limit of packages whose METADATA is searched for requirements
 LEFT_OUT = "exclude it in matrix.yaml: exclude: {%s: REASON}"
 
 
@@ -94,13 +95,12 @@ def advise(
 def requiring(
     package: str, demands: Sequence[PackageDemand], pages: IndexPages, tags: Tags
 ) -> list[str]:
-    """The `demands` whose METADATA requires `package`, with the wheels."""
+    """The first `demands` whose METADATA requires `package`, with the wheels."""
+    first = [each for each in demands if each.installed and not each.source][:LOOKED_UP]
+    pages.read(each.package for each in first)
     added = [
-        (demand, wheel)
-        for demand in demands
-        if demand.installed and not demand.source
-        if (wheel := pages.newest(demand, tags)) is not None
-    ][:LOOKED_UP]
+        (demand, wheel) for demand in first if (wheel := pages.newest(demand, tags)) is not None
+    ]
     texts = threads.each(added, lambda pair, _: pages.metadata(pair[1]), threads=8)
     return [
         f"{demand} ({wheel.name})"
@@ -111,6 +111,40 @@ def requiring(
             for needed in cuda_releases.requirements(text)
         )
     ]
+
+
+def imports_of_excluded(row: Overlay, reports: Iterable[Report]) -> list[str]:
+    """The excluded packages that unconditional imports need, with places and remedies.
+
+    These imports are in the project's files and, according to `reports`, in its packages.
+    """
+    modules = {normalize(name): source_only.module_of(normalize(name)) for name in row.row.exclude}
+    own = sites(row.folder, frozenset(modules.values()))
+    missing = {
+        (normalize(needed.subject.partition(".")[0]), needed)
+        for report in reports
+        for finding in report.findings
+        if (needed := finding.evidence) is not None and needed.relation is Relation.PACKAGE
+        if finding.severity is not Severity.NOTE
+    }
+    lines = []
+    for package, module in sorted(modules.items()):
+        places = [str(site) for site in own[module] if not site.guarded]
+        places += sorted(
+            f"{needed.package} {needed.version} ({needed.file}:{needed.line})"
+            for name, needed in missing
+            if name in (package, normalize(module))
+        )
+        if places:
+            lines.append("\n  ".join((_needed(package, places), *source_only.without(package))))
+    return lines
+
+
+def _needed(package: str, places: Sequence[str]) -> str:
+    return (
+        f"{package} is excluded, and these imports fail without it: {', '.join(places)}; specify"
+        f" the URL of a wheel (`{package} @ https://….whl`), or exclude what imports it"
+    )
 
 
 def reasons(

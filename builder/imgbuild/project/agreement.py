@@ -64,9 +64,8 @@ def _candidates(*specifiers: SpecifierSet) -> Iterator[Version]:
         if version is None:
             continue
         yield version
-        yield Version(
-            f"{version.public}.post99999" if version.post is None else f"{version.public}"
-        )
+        if version.post is None and version.dev is None:
+            yield Version(f"{version.public}.post99999")
         base = ".".join(map(str, version.release))
         epoch = f"{version.epoch}!" if version.epoch else ""
         yield Version(f"{epoch}{base}.0.1")

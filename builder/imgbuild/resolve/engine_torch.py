@@ -21,8 +21,6 @@ from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
 TORCH = "torch"
-# Each release of these is built for one torch; the first pinned one is used.
-ENGINES = ("vllm", "sglang", "torchvision", "torchaudio", "xformers")
 NEWEST = frozenset({"<", "<=", "!="})  # bounds that imply the newest version that they accept
 BUILDS = 8  # releases of torch of which the CUDA release is read
 
@@ -38,7 +36,7 @@ def with_torch(
     """
     by_name = {demand.package: demand for demand in demands}
     own = by_name.get(TORCH, PackageDemand(package=TORCH, installed=False))
-    engines = (by_name[name] for name in ENGINES if name in by_name)
+    engines = (by_name[name] for name in torch.ENGINES if name in by_name)
     pinned = [each for each in engines if decides(each) and each.installed and not each.source]
     if own.pin or own.source or not pinned:
         return tuple(demands)
@@ -108,10 +106,10 @@ def without_toolkit(
     pages: IndexPages,
     tags: Tags,
 ) -> list[Obstacle]:
-    """An obstacle if no `cuda-toolkit` exists for the CUDA release of torch or of the files.
+    """The demanded torch, or the CUDA release of the files, if no image can have it.
 
-    `built` is the CUDA release of torch, `named` the one in the files ("" for none) at the places
-    `cuda`.
+    There is no `cuda-toolkit` for it, or the exact torch is built for another release. Torch is
+    `built` for a release, the files name `named` ("" for none) at the places `cuda`.
     """
     files = pages.files(cuda_releases.METAPACKAGE)
     have = {file.version.release[:2] for file in files if file.version is not None}
@@ -133,12 +131,24 @@ def without_toolkit(
                 nearest=tuple(each.version.public for each in usable[:1]),
             )
         ]
+    places = tuple(item.place for item in cuda if item.name == named)
     if named and Version(named).release not in have:
-        places = tuple(item.place for item in cuda if item.name == named)
         reason = f"a release {lacks}; --cuda uses another"
         return [
             Obstacle(
                 package="cuda", demand=f"CUDA {named}", cause="cuda", reason=reason, places=places
+            )
+        ]
+    if demand is not None and demand.pin and built and named not in ("", built):
+        where = next((f" ({place})" for place in places), "")
+        reason = f"the index has it for CUDA {built}, not for CUDA {named}{where}"
+        return [
+            Obstacle(
+                package=TORCH,
+                demand=str(demand),
+                cause="cuda",
+                reason=reason,
+                places=demand.places,
             )
         ]
     return []

@@ -163,7 +163,6 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[str, ...] = ()
     imports: tuple[ImportSite, ...] = ()
     needed_by: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
 
     @property
     def remedies(self) -> list[str]:
@@ -186,8 +185,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"needed by {', '.join(users)}")
         else:
             lines.append("no Python file of the project imports it")
-        lines += [f"without it: {setting}" for setting in self.without]
-        return lines
+        return [*lines, *without(self.package)]
 
 
 def is_source_project(package: str) -> bool:
@@ -241,8 +239,13 @@ def advice(
         targets=tuple(targets),
         imports=tuple(imports),
         needed_by=tuple(needed_by),
-        without=project.without if project is not None else (),
     )
+
+
+def without(package: str) -> list[str]:
+    """The settings with which a program does not need `package`, one line each."""
+    project = PROJECTS.get(package)
+    return [f"without it: {setting}" for setting in project.without] if project else []
 
 
 def module_of(package: str) -> str:

@@ -13,11 +13,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.errors import NoSolution
+from imgbuild.index import cuda_releases
 from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.remote_wheel import metadata
 from imgbuild.solve import torch
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.torch import TORCH, TorchBuild
+from imgbuild.values import normalize
 
 VERSION = re.compile(r"\btorch==([0-9][0-9.]*[0-9])")
 
@@ -57,8 +59,9 @@ class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
 def find(problem: SolveProblem, catalogue: Catalogue, preferred: str | None) -> OpenTorch | None:
     """The torch for a row without a pin; None if it has one or the project needs no torch.
 
-    `preferred` is the version of the published target, used if allowed. NoSolution, with the CUDA
-    release of every version, if the project accepts no build for the CUDA release of the row.
+    `preferred` is the version of the published target, used if allowed, unless an exact engine of
+    the project requires another. NoSolution, with the CUDA release of every version, if the project
+    accepts no build for the CUDA release of the row.
     """
     target, specs = problem.target, problem.requirements.versions
     if problem.row is None or TORCH in target.pins or not (preferred or TORCH in specs):
@@ -74,6 +77,23 @@ def find(problem: SolveProblem, catalogue: Catalogue, preferred: str | None) -> 
         reasons = (torch.summary(builds),) if builds else ()
         hint = "use a target with the CUDA release of an accepted torch, or set cuda: in the row"
         raise NoSolution(message, reasons=reasons, hint=hint)
-    first = Version(preferred) if preferred and Version(preferred) in fitting else max(fitting)
+    engines = _of_engines(problem, catalogue)
+    usable = [version for version in fitting if version in engines] or fitting
+    first = Version(preferred) if preferred and Version(preferred) in usable else max(usable)
     spec = torch.spec_of(fitting, (each.version for each in builds))
     return OpenTorch(version=str(first), spec=spec, cuda=target.cuda, builds=builds)
+
+
+def _of_engines(problem: SolveProblem, catalogue: Catalogue) -> SpecifierSet:
+    """The versions of torch that METADATA of the exact engines of a project accepts."""
+    accepted, markers = SpecifierSet(), catalogue.rules.tags.markers
+    for name in torch.ENGINES:
+        version = problem.requirements.pins.get(name)
+        offer = catalogue.chosen(name, Version(version)) if version else None
+        if offer is None or offer.sdist is not None:
+            continue
+        text = metadata(offer.wheel, catalogue.ranges, problem.context.store)
+        for item in cuda_releases.active(text, markers):
+            if normalize(item.name) == TORCH:
+                accepted &= item.specifier
+    return accepted

@@ -19,6 +19,8 @@ from imgbuild.system.threads import Stop, each
 from imgbuild.values import normalize
 
 TORCH = "torch"
+# Each release of these is built for one torch; the first pinned one is used.
+ENGINES = ("vllm", "sglang", "torchvision", "torchaudio", "xformers")
 RUNTIME = "nvidia-cuda-runtime"
 READERS = 8
 

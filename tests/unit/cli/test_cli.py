@@ -141,7 +141,9 @@ def test_unknown_target_error_suggests_the_nearest(imgbuild: Command, verb: str)
 
 
 @pytest.mark.usefixtures("sample")
-@pytest.mark.parametrize("verb", ["show", "digest", "build", "lock", "load", "smoke", "run"])
+@pytest.mark.parametrize(
+    "verb", ["show", "digest", "build", "lock", "load", "smoke", "run", "audit"]
+)
 def test_missing_target_is_an_error(imgbuild: Command, verb: str) -> None:
     error(imgbuild, [verb], 3, "no target was selected", "imgbuild list", "--all")
 

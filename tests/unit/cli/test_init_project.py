@@ -210,35 +210,7 @@ def test_override_may_contradict_a_requirement(imgbuild: Command, index: LocalIn
     assert imgbuild("init").status == 0
 
 
-def test_cuda_source_package_is_excluded_with_reason(imgbuild: Command, index: LocalIndex) -> None:
-    sdist = sdist_bytes("flash_attn", "2.7.4", {"setup.py": b"CUDAExtension"})
-    index.add("flash-attn", "flash_attn-2.7.4.tar.gz", sdist)
-    require(f"{MET}flash-attn==2.7.4\n")
-    require("import torch\n\ndef f():\n    import flash_attn\n", "train.py")
-    done = imgbuild("init")
-    assert done.status == 0, done.stderr
-    message = unwrapped(done.stderr)
-    assert "warning: flash-attn is excluded: the index has no wheel for Python 3.11" in message
-    assert "flash_attn-2.7.4+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl" in message
-    assert "needed by train.py:4 (only in some cases)" in message
-    assert "sdpa" in message
-    assert set(row()["exclude"]) == {"flash-attn"}  # type: ignore[call-overload]
-    assert row()["extends"] == TARGET
-
-
-def test_dependents_of_cuda_source_packages_are_named(imgbuild: Command, index: LocalIndex) -> None:
-    index.add("apex", "apex-0.1.tar.gz", sdist_bytes("apex", "0.1", {"setup.py": b""}))
-    index.wheel("fast", "2.0", ["apex>=0.1"])
-    index.wheel("slow", "2.0", ['apex ; extra == "gpu"'])
-    index.wheel("plain", "2.0", ['apex ; extra == "gpu"'])
-    require(f"{MET}apex\nfast\nslow[gpu]\nplain\n")
-    done = imgbuild("init")
-    assert done.status == 0, done.stderr
-    needed = "needed by fast (fast-2.0-py3-none-any.whl), slow[gpu] (slow-2.0-py3-none-any.whl)"
-    assert needed in unwrapped(done.stderr)
-
-
-def test_nightly_build_is_named_in_the_error(imgbuild: Command, index: LocalIndex) -> None:
+def test_nightly_build_is_reported_as_such(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("vllm", "0.8.5")
     require("torch\nvllm==0.8.6.dev31+g1234567\n")
     done = imgbuild("init")

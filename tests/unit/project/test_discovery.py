@@ -177,6 +177,10 @@ def test_contradicting_conda_environment_is_excluded(tmp_path):
     result = declared(tmp_path, {"pyproject.toml": RANGES, "environment.yml": conda})
     assert "numpy==2.1.*" in reasons(result)["environment.yml"]
     assert result.python == ()
+    pins = {"requirements.txt": "peft==0.4.0\n"}
+    conda = "dependencies: [pip: [peft==0.4.0.dev0]]\n"
+    result = declared(tmp_path / "development", {**pins, "environment.yml": conda})
+    assert "peft==0.4.0.dev0" in reasons(result)["environment.yml"]
 
 
 def test_setup_py_is_read_if_pyproject_has_no_project(tmp_path):

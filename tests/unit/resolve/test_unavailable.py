@@ -88,3 +88,10 @@ def test_torch_for_a_cuda_release_without_toolkit_is_reported(tmp_path: Path) ->
     (image,) = without_toolkit(None, "12.1", "11.6", named, pages, TAGS)
     assert str(image).startswith("Dockerfile:1: CUDA 11.6: a release of which the index has no")
     assert not without_toolkit(torch, "12.1", "12.1", named, pages, TAGS)
+    index.wheel("cuda-toolkit", "11.8.0")
+    pages = pages_of(index, tmp_path / "with 11.8")
+    local = (DeclaredName(name="11.8", place=SITE),)
+    (other,) = without_toolkit(torch, "12.1", "11.8", local, pages, TAGS)
+    assert str(other) == (
+        "a.txt:2: torch==2.0.1: the index has it for CUDA 12.1, not for CUDA 11.8 (a.txt:2)"
+    )
