@@ -52,7 +52,7 @@ def find(
 ) -> FarBehind | None:
     """The first package of `chosen` that is far behind the versions accepted by `specs`.
 
-    Skips packages with a lower bound and versions in `expected`, those of the target.
+    Packages with a lower bound and versions in `expected` (the target's) are skipped.
     """
     for item in chosen:
         spec = SpecifierSet(specs.get(item.package, ">=0"))

@@ -82,7 +82,10 @@ def test_lookup_is_attributed_to_the_enclosing_function() -> None:
     [
         ("TypeError: list indices must be integers or slices, not str", "one more level"),
         ("AttributeError: 'str' object has no attribute 'slots'", "a string is passed"),
-        ("TypeError: '<=' not supported between instances of 'float' and 'str'", "given as a string"),
+        (
+            "TypeError: '<=' not supported between instances of 'float' and 'str'",
+            "given as a string",
+        ),
         ("ValueError: too many values to unpack (expected 2)", "a different number of values"),
         ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (7x9 and 1x460800)", "4-bit"),
         ("TypeError: Object of type Tensor is not JSON serializable", "has no such type"),
