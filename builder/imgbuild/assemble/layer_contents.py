@@ -155,7 +155,7 @@ def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
 
 
 def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Member, ...]:
-    """The files that one wheel adds to a layer, without those that the recipe excludes."""
+    """The files that one wheel adds to a layer, without files that the recipe excludes."""
     path = require(store, wheel.sha256, wheel.file)
     install_ = functools.partial(
         install.installed, path, prefix=recipe.prefix, python=recipe.python, label=wheel.file

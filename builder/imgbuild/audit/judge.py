@@ -50,7 +50,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_additions(terms: Terms, required: Collection[str], added: Collection[str]) -> Terms:
-    """`terms` for packages `added` to a published target, of which `required` are requested.
+    """`terms` for packages `added` to a published target; `required` ones are requested.
 
     The others are dependencies. Only their imported parts run: IPython imports matplotlib-inline
     only if matplotlib is installed. If no package is requested, as for an extra, all are named.

@@ -77,7 +77,7 @@ class SuiteIndex(msgspec.Struct, frozen=True):
 
 
 class ResolvedDebs(msgspec.Struct, frozen=True):
-    """Packages sorted by name; `security` is the date of the security suite, None if not read.
+    """Packages sorted by name; `security` is the date of the security suite, None if unread.
 
     `tools` are the names of packages needed only by the base's tools.
     """
@@ -264,7 +264,7 @@ def _suite_index(
 
 
 def mirrors(base: DebianBase) -> tuple[str, ...]:
-    """Archives to try, in order: those of this machine's apt, then those of the base."""
+    """The archives to try in order: this machine's apt mirrors, then the base's archives."""
     return _sites(base.suite, "/debian", base.mirrors)
 
 
@@ -285,7 +285,7 @@ def _used(paragraph: dict[str, str]) -> dict[str, str]:
 
 
 def _sites(suite: str, ending: str, base_sites: Iterable[str]) -> tuple[str, ...]:
-    """Sites of this machine's apt with `suite`, those with Debian's path, then `base_sites`."""
+    """The sites of apt with `suite`, the ones with Debian's path first, then `base_sites`."""
     sites = _apt_sites()
     same = [site for codename, site in sites if codename == suite]
     # A machine with another release may still have a mirror of the whole archive.
@@ -426,7 +426,7 @@ def _packed(url: str, digest: str, context: Context) -> bytes:
 
 
 def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:
-    """The fields of a clear-signed `InRelease`; only the signed part is read."""
+    """The fields in the signed part of a clear-signed `InRelease`."""
     gpgv = process.find("gpgv", remedy=REMEDY)
     keyring = next((path for path in KEYRINGS if path.exists()), None)
     if keyring is None:

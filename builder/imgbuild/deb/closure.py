@@ -173,7 +173,7 @@ def _impossible(name: str, clause: Clause, because: Mapping[str, str]) -> NoSolu
         reasons.append(f"{name} is required by {because[name]}")
         name = because[name]
     reasons.append(f"{name}: {because[name]}")
-    message = f"nothing in the Debian archive satisfies {text}"
+    message = f"no package in the Debian archive satisfies {text}"
     return NoSolution(
         message,
         reasons=tuple(reasons),

@@ -1,4 +1,4 @@
-"""Combines the requirements of a project's files with those of a row.
+"""Combines the requirements of a project's files and of a row.
 
 A pin of a lock file takes precedence over ranges of other files; `exclude` and `relax` of the row
 take precedence over both.

@@ -399,7 +399,7 @@ def _catalogue(value: Extensions) -> Matrix:
 
 
 def _overlay(row: Extension, target: PublishedTarget, folder: Path) -> Overlay:
-    """The row with the requirements of its files on its first architecture."""
+    """The overlay of a row, with the requirements of files on its first architecture."""
     item = Overlay(row=row, published=target, folder=folder)
     required = item.requirements_on(next(iter(row.arch or target.lock.arch)))
     if row.extends is not None:

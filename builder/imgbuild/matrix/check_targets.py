@@ -229,7 +229,7 @@ def _sampler(notes: Notes, path: Path, target: Target) -> None:
 
 
 def environment(notes: Notes, path: Path, names: Collection[str]) -> None:
-    """Check the names of environment variables, and reject those that imgbuild sets."""
+    """Check the names of environment variables, and reject names that imgbuild sets."""
     settings.environment(notes, path, names)
     if flashinfer.VARIABLE in names:
         message = "imgbuild sets this variable from the target's mode"
@@ -238,7 +238,7 @@ def environment(notes: Notes, path: Path, names: Collection[str]) -> None:
 
 
 def labels(notes: Notes, path: Path, names: Collection[str]) -> None:
-    """Check the names of labels, and reject those that imgbuild sets."""
+    """Check the names of labels, and reject labels that imgbuild sets."""
     settings.labels(notes, path, names)
     for name in names:
         if name in OWN_LABELS or name.startswith(VERSION_LABEL):

@@ -190,7 +190,7 @@ def _span(text: str) -> _Span | None:
 
 
 def within(inner: str, outer: str) -> bool:
-    """Whether `outer` allows everything that `inner` allows, as far as can be determined."""
+    """Whether `outer` allows all versions that `inner` allows, as far as can be determined."""
     if SpecifierSet(inner) == SpecifierSet(outer):
         return True
     excluded = [part for part in SpecifierSet(outer) if part.operator == "!="]

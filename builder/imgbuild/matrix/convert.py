@@ -1,4 +1,4 @@
-"""Converts a YAML document to a value of a type, or reports everything that does not match.
+"""Converts a YAML document to a value of a type, or reports all mismatches.
 
 msgspec itself stops at the first error and has no line numbers, so this module follows msgspec's
 description of a type.

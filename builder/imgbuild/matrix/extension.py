@@ -110,8 +110,8 @@ class Extension(_Strict, frozen=True):
     add: Annotated[
         tuple[Line, ...],
         Meta(
-            description="requirements in addition to those of the files, as `imgbuild add` writes"
-            " them: 'ray[default]>=2.45', 'x @ https://…/x-1.0-py3-none-any.whl'"
+            description="requirements in addition to the files, as `imgbuild add` writes them:"
+            " 'ray[default]>=2.45', 'x @ https://…/x-1.0-py3-none-any.whl'"
         ),
     ] = ()
     names: Annotated[
@@ -131,8 +131,8 @@ class Extension(_Strict, frozen=True):
     relax: Annotated[
         dict[Package, Wanted],
         Meta(
-            description="versions that replace those of the files; `python` replaces the required"
-            " Python"
+            description="versions that replace the versions in the files; `python` replaces the"
+            " required Python"
         ),
     ] = {}
     cuda: Annotated[

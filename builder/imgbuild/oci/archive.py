@@ -5,8 +5,8 @@ Formats:
 
 - `oci-archive`: the layout itself, with all architectures or one;
 - `docker-archive`: one architecture, for any `docker load` since 1.10 and for `podman load`. It is
-  also an OCI layout, like the output of `docker save` since 25, by which an engine that stores OCI
-  documents keeps the digest of the image.
+  also an OCI layout, like the output of `docker save` since 25. An engine that stores OCI
+  documents therefore keeps the digest of the image.
 """
 
 from __future__ import annotations

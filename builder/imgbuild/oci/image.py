@@ -202,7 +202,7 @@ def image_configuration(
 ) -> tuple[bytes, Configuration]:
     """The bytes and the value of the configuration of `manifest`.
 
-    Errors as for `platform_image`, but for any architecture.
+    Raises the errors of `platform_image`, but accepts any architecture.
     """
     kind, name = manifest.config.media_type, manifest.config.digest
     if kind not in CONFIGS:

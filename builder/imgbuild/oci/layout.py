@@ -174,7 +174,7 @@ def refuse_others(out: Path, name: str) -> None:
 
 
 def source(out: Path) -> Folder:
-    """The image in the layout `out` as a source; errors as for `read`."""
+    """The image in the layout `out` as a source; raises the errors of `read`."""
     read(out)
     return Folder(out)
 

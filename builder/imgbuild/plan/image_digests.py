@@ -51,7 +51,7 @@ class ImageDigests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetDigests(msgspec.Struct, frozen=True, kw_only=True):
-    """All digests of a target. `digest` is that of the index, or of the only manifest."""
+    """All digests of a target. `digest` is the digest of the index, or of the only manifest."""
 
     format: int
     target: Name

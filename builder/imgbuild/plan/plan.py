@@ -403,7 +403,7 @@ def omitted(drops: Iterable[Drop], wheels: Iterable[Wheel]) -> dict[str, tuple[s
 
 
 def layer_id(recipe: Recipe) -> Digest:
-    """The digest of everything on which the bytes of the layer depend."""
+    """The digest of all inputs on which the bytes of the layer depend."""
     inputs: dict[str, object]
     match recipe:
         case DebianRecipe():
@@ -490,7 +490,7 @@ def _tools(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Re
 
 
 def _split(resolution: Resolution) -> tuple[tuple[Deb, ...], tuple[Deb, ...]]:
-    """The Debian packages of the base, and those of its tools."""
+    """The Debian packages of the base and of its tools."""
     names = frozenset(resolution.tools or ())
     base = tuple(deb for deb in resolution.debs if deb.package not in names)
     return base, tuple(deb for deb in resolution.debs if deb.package in names)

@@ -47,7 +47,7 @@ def compatible(first: Requirement, second: Requirement) -> bool:
 
 
 def _specifier(requirement: Requirement) -> SpecifierSet | None:
-    """The specifier; for a wheel by URL its version, None for another URL."""
+    """The specifier; for the URL of a wheel its version, None for any other URL."""
     if requirement.url is None:
         return requirement.specifier
     version = addresses.wheel_version(requirement.url)

@@ -1,6 +1,6 @@
 """Maps conda packages to packages of the Python index or Debian, or to CUDA releases.
 
-A table lists conda packages that have another name on the index, only for the same software.
+A table lists the Conda packages whose software has another name on the index.
 """
 
 from __future__ import annotations

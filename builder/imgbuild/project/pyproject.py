@@ -81,7 +81,7 @@ class ProjectTables:
         return taken
 
     def group_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Place]]:
-        """The requirements of a dependency group, with those of included groups."""
+        """The requirements of a dependency group and of included groups."""
         place = Place(file=self.file, line=key_line(self.text, name, after="[dependency-groups]"))
         if name in seen:
             chain = " -> ".join((*seen, name))
@@ -144,7 +144,7 @@ def read_file(reading: Reading, name: str) -> None:
 def requirements(
     tables: ProjectTables, settings: UvSettings, extras: Iterable[str], groups: Iterable[str]
 ) -> None:
-    """Add the dependencies, and those of `extras` and `groups`."""
+    """Add the dependencies, and the dependencies of `extras` and `groups`."""
     reading = tables.reading
     for text in tables.dependencies:
         place = tables.place(text, "dependencies")

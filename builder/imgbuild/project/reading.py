@@ -377,7 +377,7 @@ class Reading:
 
 
 def _joined(indexes: Iterable[DeclaredIndex]) -> tuple[DeclaredIndex, ...]:
-    """The indexes in order; those with the same URL are merged."""
+    """The indexes in order; indexes with the same URL are merged."""
     joined: dict[str, DeclaredIndex] = {}
     for each in indexes:
         before = joined.setdefault(each.url, each)

@@ -403,7 +403,7 @@ def _inverted(marker: str) -> str:
 
 
 def _list(value: object) -> list[Any]:
-    """A list unchanged, None as an empty list, any other value as a list of one item."""
+    """A list is unchanged, None becomes an empty list, and any other value a list of one item."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]

@@ -71,8 +71,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result on one architecture: packages, or a refusal.
 
-    `warnings` are those of the audit, and those about packages that are far behind their newest
-    version.
+    `warnings` are from the audit, or about packages that are far behind their newest version.
     """
 
     packages: tuple[ChosenVersion, ...] = ()

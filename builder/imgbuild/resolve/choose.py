@@ -323,7 +323,7 @@ def _with_required_torch(
 ) -> list[LockedFacts]:
     """The targets with the minor release of torch that the project pins, else the nearest ones.
 
-    The nearest ones are those of the declared CUDA release, if any, else of the nearest torch.
+    The nearest ones have the declared CUDA release, if any, else the nearest torch.
     """
     pins = {
         each.target: pin

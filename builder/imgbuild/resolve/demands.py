@@ -62,8 +62,8 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 def demands(declared: Declared, markers: Mapping[str, str]) -> tuple[PackageDemand, ...]:
     """The demands of `declared` on a machine with `markers` (PEP 508), sorted by package.
 
-    An override takes precedence over everything, a lock file over ranges. The packages of the
-    project itself, and those that it excludes, are omitted.
+    An override takes precedence over everything, a lock file over ranges. The project's own
+    packages and the packages that it excludes are omitted.
     """
     lines: dict[str, list[DeclaredRequirement]] = {}
     for item in declared.requirements:

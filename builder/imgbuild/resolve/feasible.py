@@ -1,6 +1,6 @@
 """Finds demands that no solver can meet, from index pages: names, versions and wheels.
 
-All pages are requested at once, so that every cause is known in the first seconds.
+All pages are requested in parallel, so all causes are known in the first seconds.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def obstacles(
 ) -> list[Obstacle]:
     """Every demand of an index that no file can meet on a machine with `tags`.
 
-    `sdists` are packages that may be built in addition to those of the matrix.
+    `sdists` are packages that may be built in addition to the packages of the matrix.
     """
     asked = [demand for demand in demands if demand.installed and not demand.source]
     if not asked:

@@ -122,7 +122,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cuda(self) -> str | None:
-        """The requested CUDA release, or that of the other architecture."""
+        """The requested CUDA release, or the release on the other architecture."""
         return self.request.cuda or (self.target.cuda if self.target is not None else None)
 
     @property

@@ -104,9 +104,9 @@ def outdated(
 ) -> tuple[OldVersion, ...]:
     """The packages of `versions` that are over a year older than the newest requested one.
 
-    This excludes pinned packages, those of CUDA, those whose newest version is about as old, and
-    those that are not requested and whose newer version contradicts other packages of the set.
-    `chosen` has the packages that require each one.
+    This excludes pinned packages, CUDA packages, packages whose newest version is about as old, and
+    packages that are not requested and whose newer version contradicts others of the set. `chosen`
+    has the packages that require each one.
     """
     catalogue, pins = facts.catalogue, conflict.pins_of(demands)
     offers = catalogue.chosen_files(versions)

@@ -84,9 +84,9 @@ def require_target(project: Project, target: str) -> None:
 def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
     """The target to extend by default.
 
-    `stacks` maps each target to the stack for which it is recommended, or "". The one for vLLM
-    comes first, then other recommended ones, then those that passed a higher tier of smoke tests on
-    `arch`; ties are resolved by order. NothingSelected if none is locked for `arch`.
+    `stacks` maps each target to the stack for which it is recommended, or "". The target for vLLM
+    comes first, then other recommended ones, then targets that passed a higher tier of smoke tests
+    on `arch`; ties are resolved by order. NothingSelected if none is locked for `arch`.
     """
     target_digests = project.locked_targets()
     rank = {}
@@ -110,7 +110,7 @@ def copied(
     `folder` is in `below`, the user's repository. Links between the two are not followed.
 
     `place` is a URL or a path of a folder with both files, of a folder with a subfolder TARGET that
-    has them, or of a project; or INSTALLED. InputError if it has no such files, or those of another
+    has them, or of a project; or INSTALLED. InputError if it has no such files, or files of another
     target; `folder` is then not changed.
     """
     place, files = _lock_files(place, target, http)

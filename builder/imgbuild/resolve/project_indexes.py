@@ -1,7 +1,7 @@
 """Determines which packages of a project come from the indexes in its files.
 
-These are the packages that a file assigns to an index, and those for which an index has files that
-the default index lacks, even if the default index has other files of the package.
+A package comes from an index if a file of the project assigns it to the index, or if the index has
+files of it that the default index lacks, even if the default index has other files.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Index:
             threads.each(names[1:], lambda name, _: self.files(name), threads=8)
 
     def files(self, *packages: str) -> tuple[IndexFile, ...]:
-        """The files of packages; none if the index does not respond."""
+        """The files of packages; empty if the index does not respond."""
         try:
             if not self.failure:
                 return tuple(file for name in packages for file in self._indexes.files(name))
@@ -167,7 +167,7 @@ def _assign(indexes: Sequence[_Index], packages: Collection[str], pages: IndexPa
 
 
 def _other(files: Sequence[IndexFile], pages: IndexPages, package: str) -> bool:
-    """Whether `files` differ from those of the default index, which the index may mirror."""
+    """Whether `files` differ from the files of the default index, which the index may mirror."""
     if not files:
         return False
     hashes = {file.name: file.sha256 for file in pages.files(package)}

@@ -50,7 +50,7 @@ def audit_requested(
     pinned: Collection[str],
     context: Context,
 ) -> QuickAudit:
-    """Audit the packages of `versions` against each other; those of `pinned` cannot change.
+    """Audit the packages of `versions` against each other; `pinned` ones cannot change.
 
     If fewer than two can be read, none is read.
     """

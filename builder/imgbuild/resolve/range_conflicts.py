@@ -1,4 +1,4 @@
-"""Finds packages that additions require in other versions than those of a target.
+"""Finds packages that additions require in other versions than a target has.
 
 The additions have no exact version. A target is extended only if some version of each addition, and
 of each dependency that the target lacks, fits. Only the newest versions and the newest ones before

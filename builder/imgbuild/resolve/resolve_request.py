@@ -106,8 +106,8 @@ def read(
     """The requests in `wants` and `have`, and the CUDA release in the latter (`+cu124`).
 
     The local part of an installed version is dropped unless another index is `assigned` to the
-    package, since the default index has no such versions. Then the CUDA release determines whether
-    the build is the same.
+    package, because the default index has no such versions. Then the CUDA release determines
+    whether the build is the same.
     """
     requests: dict[str, RequestedPackage] = {}
     builds: dict[str, str] = {}  # CUDA → the request that names it

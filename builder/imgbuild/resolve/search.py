@@ -204,8 +204,8 @@ def _extra_requirements(
 ) -> dict[str, Wanted]:
     """Package → its requirements from the extras of `requests`, including nested extras.
 
-    `versions` are those of the package set. Packages that are requested directly are omitted; rows
-    of a matrix name no extras.
+    `versions` are the versions of the package set. Packages that are requested directly are
+    omitted; rows of a matrix name no extras.
     """
     markers = facts.catalogue.rules.tags.markers
     by_package = {requested.package: requested for requested in requests}

@@ -1,4 +1,4 @@
-"""Finds packages of which every accepted version has a requirement that no file meets.
+"""Finds packages that have an unavailable requirement in every accepted version.
 
 `lock` finds them one after the other, `init` lists them with all other causes. Packages with many
 versions are not examined, because there may be a solution.
@@ -37,7 +37,7 @@ def unavailable(
     pages: IndexPages,
     tags: Tags,
 ) -> list[Obstacle]:
-    """An obstacle for each of `demands` of which every version has an unavailable requirement.
+    """An obstacle for each of `demands` with an unavailable requirement in every version.
 
     `have` are packages of the nearest target, which exist. `omitted` are excluded or overridden
     packages. Locked versions are not examined.

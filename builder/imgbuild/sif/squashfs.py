@@ -68,9 +68,9 @@ def write(
 ) -> None:
     """Write a squashfs of the tar `chunks` to `out`, starting at `offset`.
 
-    `time`, in seconds since 1970, must not be before that of a file. `root` has the owner and mode
-    of the root folder, which is not in the tar. WorkFailed if mksquashfs fails. Errors of `chunks`
-    are raised unchanged.
+    `time`, in seconds since 1970, must not be before the time of any file. `root` has the owner and
+    mode of the root folder, which is not in the tar. WorkFailed if mksquashfs fails. Errors of
+    `chunks` are raised unchanged.
     """
     command = [tool.program, "-", str(out), "-tar", "-noappend", "-no-progress", "-quiet"]
     command += ["-mem", MEMORY, "-offset", str(offset), *OPTIONS[compressor]]

@@ -1,4 +1,4 @@
-"""Resolves the inputs of an extension, and reuses those of the published target.
+"""Resolves the inputs of an extension, and reuses the inputs of the published target.
 
 System packages are added to the base. Published wheels that were built from sdists are built again
 if the cache lacks them, to read METADATA.

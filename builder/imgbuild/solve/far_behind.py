@@ -52,7 +52,7 @@ def find(
 ) -> FarBehind | None:
     """The first package of `chosen` that is far behind the versions accepted by `specs`.
 
-    Skips packages with a lower bound and versions in `expected`, those of the target.
+    Packages with a lower bound and versions in `expected` (the target's) are skipped.
     """
     for item in chosen:
         spec = SpecifierSet(specs.get(item.package, ">=0"))
@@ -99,9 +99,9 @@ def refusal(
     """
     lag = behind.lag
     message = (
-        f"{name} requires {lag.package}{behind.spec}, of which only {lag.package} {lag.version}"
-        f" of {lag.uploaded:%Y-%m} is installable; the newest, {lag.newest} of"
-        f" {lag.newest_uploaded:%Y-%m}, is not"
+        f"{name} requires {lag.package}{behind.spec}, of which only {lag.package} {lag.version} of"
+        f" {lag.uploaded:%Y-%m} is installable, but not the newest, {lag.newest} of"
+        f" {lag.newest_uploaded:%Y-%m}"
     )
     hint = (
         "in the project's files, require another version with a lower bound, or, if the old one is"

@@ -57,7 +57,7 @@ def lags(
 ) -> tuple[Lag, ...]:
     """Chosen packages whose newest compatible version is over two years newer.
 
-    Excludes pins and packages for which a chosen package requires an older version.
+    Pins, and packages that a chosen package requires in an older version, are excluded.
     """
     outdated = []
     for item in chosen:

@@ -1,7 +1,7 @@
 """Packs a folder of a git commit as an sdist, whose bytes depend only on the commit.
 
-The archive is a tar, sorted by path, with one time and owner, in gzip format without compression,
-so that the versions of git and zlib do not matter. Contents are the git objects unchanged: line
+The archive is a tar, sorted by path, with one time and owner, in gzip format without compression.
+The versions of git and zlib therefore do not matter. Contents are the git objects unchanged: line
 endings are not converted, attributes are ignored, and git-lfs files remain pointers. A symbolic
 link to a file or folder of the repository becomes a copy of its target.
 """

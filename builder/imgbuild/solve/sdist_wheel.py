@@ -212,7 +212,7 @@ def build(job: SdistJob) -> Path:
 
 
 def describe(job: SdistJob) -> SdistResult:
-    """METADATA and entry points of the wheel that `job` would build; errors as for `build`."""
+    """METADATA and entry points of the wheel of `job`; raises the errors of `build`."""
     result = _run_hooks(job, _prepare(job))
     if result.wheel is None:
         raise MissingRequirements(result.lacking)

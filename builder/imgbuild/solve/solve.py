@@ -176,7 +176,7 @@ def python_of(base: Base, resolved: ResolvedBase | Resolution) -> str:
 
 
 def report_age(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> None:
-    """Report which chosen versions are old, except those of a published target, and why."""
+    """Report old chosen versions with reasons, except the versions of a published target."""
     expected = prepared.published.versions if prepared.published else _preferred(prepared.problem)
     new = tuple(item for item in chosen if expected.get(item.package) != item.version)
     files, reporter = _catalogue_files(prepared, new), prepared.problem.context.reporter

@@ -45,7 +45,7 @@ def find(
         raise NoSolution(
             message,
             reasons=reasons or (f"{cuda_releases.METAPACKAGE} has no release {target.cuda}",),
-            hint="set the target's CUDA version to that of its torch",
+            hint="set the target's CUDA version to the CUDA release of torch",
         )
     components = len(release.components)
     context.reporter.detail(

@@ -139,8 +139,8 @@ class OpenFolder:
     def replacing(self, name: str) -> Iterator[BinaryIO]:
         """A new file for writing that becomes `name` at the end; it is removed after an error.
 
-        Its random path is in `name` of the file object. It is locked, so that the next writer of
-        `name` can remove the leftovers of killed writers. The last of several writers wins.
+        Its random path is in `name` of the file object. It is locked, by which the next writer of
+        `name` recognizes the leftovers of killed writers. The last of several writers wins.
         """
         with self._above(name, make=True) as (above, last):
             above.require_file(last)
@@ -298,7 +298,7 @@ def remove_all(place: str | Path, above: int | None = None) -> None:
 
     Works level by level with one descriptor, because a tree may be deeper than the longest path or
     the limit of open files. Read-only folders are made writable. The first OSError is raised after
-    everything else was removed. Links are not followed or removed, but raise an OSError.
+    all other entries were removed. Links are not followed or removed, but raise an OSError.
     """
     errors: list[OSError] = []
     descriptor = _writable(place, above)

@@ -242,7 +242,7 @@ def _is_safe(folder: Path, *, make: bool) -> bool:
 
 
 def _is_recorded(status: os.stat_result) -> bool:
-    """Whether a record saves time, and others cannot change the file but keep its times."""
+    """Whether a record saves time, and other users cannot change the file and restore its times."""
     return status.st_size > SMALL and is_private(status)
 
 

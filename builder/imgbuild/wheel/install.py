@@ -47,7 +47,7 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
-    """A file to install: its path in the image; `digest` as in RECORD, None if unknown."""
+    """A file to install: its path in the image; `digest` is in RECORD's form, None if unknown."""
 
     path: str
     content: bytes | Slice

@@ -127,7 +127,7 @@ for item in \
   fi
   mounted+=" $name"
 done
-host_only 'its files are links to other folders; SSL_CERT_FILE names one file instead' \
+host_only 'the files in it are links to other folders; set SSL_CERT_FILE to one file instead' \
   SSL_CERT_DIR
 host_only 'code compiled on the host may not load in the image, which has its own folder' \
   TRITON_CACHE_DIR TRITON_HOME TRITON_OVERRIDE_DIR TORCHINDUCTOR_CACHE_DIR \
@@ -135,11 +135,11 @@ host_only 'code compiled on the host may not load in the image, which has its ow
   FLASHINFER_WORKSPACE_BASE DG_JIT_CACHE_DIR NUMBA_CACHE_DIR CUPY_CACHE_DIR \
   TILELANG_CACHE_DIR SGLANG_CACHE_DIR SGLANG_DG_CACHE_DIR SGLANG_JIT_CACHE_DIR \
   SGLANG_CUTE_AOT_CACHE_DIR UNSLOTH_COMPILE_LOCATION UNSLOTH_MEGA_CACHE_DIR
-host_only 'caches and settings of programs on the host; of XDG_CACHE_HOME the folder huggingface is mounted, as HF_HOME' \
+host_only 'caches and settings of programs on the host; only the folder huggingface in XDG_CACHE_HOME is mounted, as HF_HOME' \
   XDG_CACHE_HOME MPLCONFIGDIR
 host_only 'temporary files and sockets belong in the /tmp of the container' \
   RAY_TMPDIR VLLM_RPC_BASE_PATH
-host_only 'libraries of the host; the image has its own' \
+host_only 'libraries of the host; the image has its own libraries' \
   VLLM_NCCL_SO_PATH VLLM_CUDART_SO_PATH TRITON_LIBCUDA_PATH TRITON_LIBDEVICE_PATH \
   TRITON_CUDART_PATH TRITON_CUDACRT_PATH
 # Others are passed as they are: nothing says what is at their path.

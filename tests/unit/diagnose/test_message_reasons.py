@@ -370,8 +370,8 @@ def test_wrong_types_are_explained_by_versions() -> None:
         b"    return keys | {'valve'}\n"
         b"TypeError: unsupported operand type(s) for |: 'list' and 'set'\n"
     ), "log").findings[0]  # fmt: skip
-    assert "the code expects both to be of one type (list and set)" in finding.cause
-    assert "released for each other" in finding.cure
+    assert "the code expects both values to have one type (list and set)" in finding.cause
+    assert "install compatible versions" in finding.cure
 
 
 def test_unknown_argument_of_a_transformers_model_is_explained() -> None:

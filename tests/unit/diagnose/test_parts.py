@@ -82,10 +82,13 @@ def test_lookup_is_attributed_to_the_enclosing_function() -> None:
 @each_row(
     ("message", "words"),
     [
-        ("TypeError: list indices must be integers or slices, not str", "one level more"),
-        ("AttributeError: 'str' object has no attribute 'slots'", "a text is passed"),
-        ("TypeError: '<=' not supported between instances of 'float' and 'str'", "given as text"),
-        ("ValueError: too many values to unpack (expected 2)", "another number of values"),
+        ("TypeError: list indices must be integers or slices, not str", "one more level"),
+        ("AttributeError: 'str' object has no attribute 'slots'", "a string is passed"),
+        (
+            "TypeError: '<=' not supported between instances of 'float' and 'str'",
+            "given as a string",
+        ),
+        ("ValueError: too many values to unpack (expected 2)", "a different number of values"),
         ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (7x9 and 1x460800)", "4-bit"),
         ("TypeError: Object of type Tensor is not JSON serializable", "has no such type"),
         ("RuntimeError: stack expects each tensor to be equal size", "different lengths"),
@@ -140,7 +143,7 @@ def test_specific_remedy_replaces_the_general_remedy() -> None:
         "awq/modules/pump.py:forward:if pump_ext is None:",
         exception="NameError: name 'pump_ext' is not defined",
     )
-    assert "could not be imported before" in found.cause
+    assert "an earlier import of the compiled module" in found.cause
     assert found.cure.startswith("python -c 'import pump_ext'")
 
 

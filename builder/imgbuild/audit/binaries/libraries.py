@@ -76,7 +76,7 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return any(fnmatchcase(file, entry.file) for entry in self.loaded)
 
     def is_choice(self, file: str) -> bool:
-        """Whether a file is one of several alternatives, of which one is loaded."""
+        """Whether a file is one of several alternatives of which a package loads one."""
         return any(fnmatchcase(file, choice.file) for choice in self.choices)
 
 

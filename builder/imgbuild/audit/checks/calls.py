@@ -272,7 +272,7 @@ def _bound(package_set: ImportablePackages, fact: Call, what: Meaning) -> bool:
 
 
 def _is_overridden(package_set: ImportablePackages, what: Meaning) -> bool:
-    """Whether the object may be of a subclass of the holder with its own method of this name."""
+    """Whether the object may be an instance of a subclass that overrides the method."""
     holder, method = what.holder, what.found.definition
     if holder is None or holder.exact or holder.home is None or not isinstance(method, Function):
         return False

@@ -169,7 +169,7 @@ def _is_other(package: str, version: str, cuda: str) -> bool:
 
 
 def _compiles(package_set: PackageSet) -> bool:
-    """Whether the package set has the compiler that uses the headers of a release."""
+    """Whether the package set has a compiler, which uses the headers of the CUDA release."""
     return any(package.startswith(_COMPILER) for package in package_set.packages)
 
 
@@ -212,7 +212,8 @@ def _unassembled(
 ) -> Iterator[Finding]:
     """Assemblers of packages that compile at run time and do not support a GPU.
 
-    Triton has one for each range of GPUs, so those of one package are considered together.
+    Triton has one assembler for each range of GPUs, so all assemblers of a package are considered
+    together.
     """
     package_archs: dict[str, set[str]] = {}
     files: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Sorts findings, and builds those of `imports` and `calls`: place, severity and message."""
+"""Sorts findings, and builds the findings of the checks `imports` and `calls`."""
 
 from __future__ import annotations
 

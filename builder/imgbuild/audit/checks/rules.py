@@ -81,7 +81,7 @@ def load() -> tuple[Rule, ...]:
 def check(
     package_set: PackageSet, rules: Sequence[Rule] | None = None, *, gpu: Sequence[str] = ()
 ) -> list[Finding]:
-    """The findings of `rules` (default: those of `load`) in this package set.
+    """The findings of `rules` (by default the bundled ones) in this package set.
 
     `gpu` are the compute capabilities of the target, empty for other package sets.
     """

@@ -39,8 +39,8 @@ class HydraProgram:
     def composed(self, name: str, first: Mapping[str, bytes] | None = None) -> Any:
         """The configuration `name` as Hydra composes it; None if it does not exist.
 
-        `first`: path → content of files that precede those of the package, such as those of
-        `--config-path`.
+        `first` maps paths to the contents of files that precede the package's files, such as files
+        from `--config-path`.
         """
         try:
             return self._composed(name, 0, first or {})

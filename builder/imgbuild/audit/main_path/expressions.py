@@ -271,7 +271,7 @@ class ExpressionValues(Interpreter):
                 self.assign_attribute(owner, target.attr, value)
 
     def invalidate(self, node: ast.expr, frame: CallFrame) -> None:
-        """Replace a collection that may be changed by an unknown value, under all of its names."""
+        """Mark a collection that may be changed as unknown, under all of its names."""
         while isinstance(node, (ast.Starred, ast.Subscript)):
             node = node.value
         holder = frame.holder(node.id) if isinstance(node, ast.Name) else None

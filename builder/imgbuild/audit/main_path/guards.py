@@ -41,7 +41,7 @@ class Course(msgspec.Struct, frozen=True):
 
     `certain`: no condition is undecided. `clear`: no condition on the package set is undecided,
     although conditions on data may be. `caught`: names of exceptions that are caught; "" means all.
-    `asked`: expressions tested with hasattr, so that reading them cannot fail.
+    `asked` are expressions tested with hasattr, whose reads cannot fail.
     """
 
     runs: bool

@@ -282,7 +282,7 @@ class Objects:
         return frame
 
     def assign(self, instance: Instance, name: str, value: object) -> None:
-        """Set an attribute. Collections become unknown, since they may be changed in place."""
+        """Set an attribute. Collections become unknown, because they may be changed in place."""
         chain = self._chain(instance.kind)
         if any(level.has(hook) for level in chain for hook in _HOOKS):
             instance.open = True

@@ -166,7 +166,7 @@ def _nested(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _run_with(node: ast.AST) -> list[ast.AST]:
-    """The nodes in `node` that run with it; for a function, those that run at its definition."""
+    """The nodes in `node` that run with it, or for a function at its definition."""
     if isinstance(node, _ASIDE):
         return []
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):

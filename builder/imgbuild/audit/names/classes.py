@@ -386,7 +386,7 @@ def metaclass(modules: Modules, lookup_result: LookupResult) -> str | None:
 
 
 def attributes(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
-    """All names that an instance of a class has; None if there may be others.
+    """All names that an instance of a class has; It is None if there may be other names.
 
     Subclasses may have additional names.
     """

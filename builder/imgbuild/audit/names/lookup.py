@@ -345,7 +345,7 @@ def _lazy(
 def _likely(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
     """The modules from which a name may be lazily imported, the most likely first.
 
-    If there are many, only those with the word in their source.
+    If there are many, only modules with the word in their source are included.
     """
     stars = facts.lazy_stars
     if len(stars) > _FEW:

@@ -81,8 +81,8 @@ def signature(
 ) -> CallSignature | None:
     """The parameters of a function, or of a class's constructor; None if unknown.
 
-    `bound`: the method is called on an instance (or is a classmethod), so that self is omitted.
-    If a function forwards its `**kwargs`, the parameters of the callees are included.
+    `bound`: the method is called on an instance (or is a classmethod), and self is omitted. If a
+    function forwards its `**kwargs`, the parameters of the callees are included.
     """
     results, result = kept_results(modules), lookup_result
     facts = (SameFacts(each) for each in (result.definition, result.home, result.owner))

@@ -87,7 +87,7 @@ def _modules(body: Sequence[ast.stmt], root: str) -> tuple[str, ...]:
 
 
 def _extras(handler: ast.ExceptHandler, package: str) -> list[str]:
-    """The extras of a package in the installation instructions of a handler's strings."""
+    """The extras of a package in installation instructions, in the strings of a handler."""
     texts = [
         part.value.translate(_QUOTES)
         for part in ast.walk(handler)

@@ -37,8 +37,8 @@ _PROBE = (
 class InstalledPackage(msgspec.Struct, frozen=True, kw_only=True):
     """An installed package with its folder `NAME-VERSION.dist-info` (or `.egg-info`).
 
-    `wheel` represents it in a package set; its sha256 is that of `InstalledContent.digest`.
-    `tops` are the files and folders of site-packages that belong to it.
+    `wheel` represents it in a package set, with `InstalledContent.digest` as sha256. `tops` are the
+    files and folders of site-packages that belong to it.
     """
 
     wheel: Wheel
@@ -177,7 +177,7 @@ def _named(*folders: Path) -> str:
 def _packages(
     folders: Iterable[Path],
 ) -> tuple[tuple[InstalledPackage, ...], tuple[Unread, ...]]:
-    """The packages, sorted by name, and those that cannot be read."""
+    """The packages, sorted by name, and the unreadable ones."""
     packages: dict[str, InstalledPackage] = {}
     unread: list[Unread] = []
     for folder in folders:

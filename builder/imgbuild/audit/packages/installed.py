@@ -32,7 +32,7 @@ _MAPPING = re.compile(r"^MAPPING(?::[^=]+)? = (\{.*\})\s*$", re.MULTILINE)
 class InstalledContent:
     """An installed package as a `WheelContent`; `path` is its folder `NAME-VERSION.dist-info`.
 
-    Members have the same paths as in a wheel, except those of `.data`.
+    Members have the same paths as in a wheel, except for files of `.data`.
     """
 
     def __init__(self, path: Path, label: str) -> None:

@@ -268,7 +268,7 @@ class LibraryWheel:
         return self._found.get(name)
 
     def lacking(self, names: Iterable[str]) -> dict[str, str]:
-        """Module → file, for those of `names` that have not been read."""
+        """Module → file, for the modules in `names` that have not been read."""
         missing = {
             name: self.sources[name]
             for name in names
@@ -436,7 +436,7 @@ class Library:
 
     @contextlib.contextmanager
     def copied(self) -> Iterator[None]:
-        """Use the library in a copy of the process (`system.forked`), and save what it reads.
+        """Use the library in a copy of the process (`system.forked`), and save its facts.
 
         Files are opened again, because copies of an open file share its position. Nothing is
         fetched.

@@ -39,7 +39,7 @@ def names_of(package_set: PackageSet, packages: Iterable[str]) -> frozenset[str]
 
 
 def _folders(package_set: PackageSet, package: str) -> set[str]:
-    """The top-level folders of all files, since a folder may be imported as a namespace."""
+    """The top-level folders of all files, because a folder may be imported as a namespace."""
     return {path.partition("/")[0] for path in package_set.files(package) if "/" in path}
 
 
@@ -65,7 +65,8 @@ def is_independent(
 ) -> bool:
     """Whether the audit of the packages `published` is independent of the rest of a package set.
 
-    False if their files are not those of a published target whose names are `known`.
+    It is False if their files differ from a published target, or if the target's names are not
+    `known`.
     """
     before = package_set.wheels.keys() & set(map(normalize, published))
     wheels = [package_set.wheels[name].wheel for name in before]

@@ -43,8 +43,8 @@ def readers() -> str:
 class WheelMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """The requirements in METADATA.
 
-    `lines` are the line numbers of `requires` in the file, `python_line` that of
-    `requires_python`; empty and 0 if unknown.
+    `lines` are the line numbers of `requires` in the file, `python_line` is the line of
+    `requires_python`. They are empty and 0 if unknown.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Writes the Python code of an sdist as a wheel that the audit can read.
 
-Nothing is built or run: files that a build would add are missing from the wheel.
+The sdist is neither built nor run: files that a build would add are missing from the wheel.
 """
 
 from __future__ import annotations

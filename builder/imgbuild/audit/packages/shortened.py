@@ -13,7 +13,7 @@ _OWNERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def shortened(source: bytes) -> bytes:
-    """`source` with empty strings in place of docstrings, and without comments.
+    """`source` with empty strings instead of docstrings, and without comments.
 
     It is returned unchanged if it cannot be parsed.
     """

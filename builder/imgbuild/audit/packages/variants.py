@@ -1,6 +1,6 @@
 """Finds variants: builds of one library for several CUDA families, of which one is loaded.
 
-Variants for a CUDA family other than that of the package set are skipped if a variant for the set's
+Variants for a CUDA family other than the package set's are skipped if a variant for the set's
 family is next to them. If a wheel has no variant for the family, none is skipped, because one of
 them would be loaded.
 """

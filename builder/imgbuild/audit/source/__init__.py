@@ -1,1 +1,1 @@
-"""Python source read into facts without running it: imports, calls, guards, versions."""
+"""Reads Python source into facts without running it: imports, calls, guards, versions."""

@@ -1,4 +1,4 @@
-"""Imports, assignments and `__all__`: facts, and the values of names for later conditions."""
+"""Reads imports, assignments and `__all__` into facts and values of names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons with the Python version, a platform, or the parameters of a callable; operators.
+"""Reads comparisons with the Python version, a platform, or the parameters of a callable.
 
 `main_path.guards` evaluates the guards with CPython's semantics. Code tests for a parameter (`"x"
 in inspect.signature(f).parameters`) if releases of another package differ.

@@ -1,6 +1,6 @@
-"""Conditions: the guards under which either branch of a test runs.
+"""Reads conditions into the guards under which each branch of a test runs.
 
-A condition on data, rather than on what is installed, has no guards: both branches may run.
+A condition on data instead of installed packages has no guards: both branches may run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Definitions: functions with their parameters, classes with their members."""
+"""Reads definitions: functions with their parameters, classes with their members."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _in_each(alternatives: Sequence[Guards], unknown: Guards) -> Guards:
 
 
 def _is_complete(name_value: NameValue) -> bool:
-    """Whether both sides of a condition are recognized, so that each is the other's opposite."""
+    """Whether both sides of a condition are recognized, and each is the other's opposite."""
     return bool(name_value.truthy and name_value.falsy)
 
 
@@ -261,7 +261,7 @@ def forwarded_keywords(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The callees that get `**kwargs`, and the keys removed before; empty if unclear.
 
-    With `supers` one of them may be SUPER.
+    With `supers`, one of the callees may be SUPER.
     """
     if node.args.kwarg is None:
         return (), ()

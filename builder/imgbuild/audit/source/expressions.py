@@ -1,4 +1,4 @@
-"""Expressions: calls and attribute reads, with the types of their receivers.
+"""Reads expressions: calls and attribute reads, with the types of their receivers.
 
 A reference whose receiver is a local name is resolved at the end of the module, when all bindings
 of the name are known.
@@ -58,7 +58,7 @@ class Expressions:
         self._classes = {name.rpartition(".")[2] for name in subscripted()}
 
     def visit(self, node: ast.AST) -> None:
-        """Record what an expression uses."""
+        """Record the names that an expression uses."""
         visitor = self._visitors.get(type(node))
         if visitor is not None:
             visitor(self, node)
@@ -118,7 +118,7 @@ class Expressions:
         return f"{CALLED}{name}()" if here and method and "." not in method else ""
 
     def _callee(self, node: ast.Call) -> str:
-        """What a call calls, "a.b" or "a.b().c"; "" if its first name is local or unknown."""
+        """The callee of a call, "a.b" or "a.b().c"; "" if its first name is local or unknown."""
         name = dotted(node.func)
         if not name and self.chains and isinstance(node.func, ast.Attribute):
             inner = node.func.value
@@ -129,7 +129,7 @@ class Expressions:
         return name if is_global else ""
 
     def local_types(self, name: str) -> LocalTypes | None:
-        """The types of the function in which a name is bound, None if the module binds it."""
+        """The types of the function that binds a name; None if the module binds it."""
         scope: Scope | None = self.scope
         inside = True
         while scope is not None and scope.kind != "module":

@@ -1,4 +1,4 @@
-"""Facts of a wheel, read from its files without judging them. Values only.
+"""Defines the facts that are read from a wheel's files.
 
 `audit.source` and `audit.binaries` read them, `packages.library` caches them by the wheel's digest,
 `audit.checks` evaluates them. Raise FACTS_FORMAT if a reader's result changes for the same bytes.
@@ -174,12 +174,12 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `positional` counts plain positional arguments; `star` and `double_star`: whether more are
     unpacked. `receiver` is the type of the callee without its last component, if known in the
-    scope: that of a local name ("args.x" with args: AsyncEngineArgs), or of an attribute of
+    scope: the type of a local name ("args.x" with args: AsyncEngineArgs), or of an attribute of
     self ("self.llm.generate" with self.llm = LLM(…)). It is as written in the source: a type
     ("AsyncEngineArgs"), or an expression whose call creates the object, followed by "()"
     ("AsyncEngineArgs.from_cli_args()", "LLM()"); `names.class_of` finds the class of either. A
-    method of super() is written "super().__init__". `literals` are the leading positional
-    arguments that are strings.
+    method of super() is written "super().__init__". `literals` are the leading positional arguments
+    that are strings.
     """
 
     line: int
@@ -229,19 +229,18 @@ class Window(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The facts of a Python module.
 
-    `exports` is `__all__` if it is a literal (or sum of literals), else None. `lazy` maps a
-    name to the module that it is lazily imported from (`_import_structure` of transformers and
-    trl, vLLM's MODULE_ATTRS, PEP 562 tables): "LLM" → "vllm.entrypoints.llm"; for a submodule
-    that is itself exported, its own name; "module:other" if it has another name there; "" if
-    the module is unknown. `lazy_stars` are modules whose exports are all lazily imported
-    (transformers derives its table from the `__all__` of the files in the folder); "a.b.*"
-    means every module below a.b. `registers` are names that the module assigns in `sys.modules`
-    (with "*" for computed parts), `aliases` those of other modules, by name. `deleted` are
-    module-level names that `del` removes. `dynamic`: names may be bound by unrecognized means
-    (`__getattr__` without a readable table, `globals().update`, `sys.modules[__name__] = …`).
-    `broken` is the message of a syntax error; all other fields are empty then. `refusals` are
-    the `raise` statements outside of functions and classes. `windows` are read by `windows`,
-    the rest by `module`.
+    `exports` is `__all__` if it is a literal (or sum of literals), else None. `lazy` maps a name to
+    the module that it is lazily imported from (`_import_structure` of transformers and trl, vLLM's
+    MODULE_ATTRS, PEP 562 tables): "LLM" → "vllm.entrypoints.llm"; for a submodule that is itself
+    exported, its own name; "module:other" if it has another name there; "" if the module is
+    unknown. `lazy_stars` are modules whose exports are all lazily imported (transformers derives
+    its table from the `__all__` of the files in the folder); "a.b.*" means every module below a.b.
+    `registers` are names that the module assigns in `sys.modules` (with "*" for computed parts),
+    `aliases` the names that it assigns for other modules. `deleted` are module-level names that
+    `del` removes. `dynamic`: names may be bound by unrecognized means (`__getattr__` without a
+    readable table, `globals().update`, `sys.modules[__name__] = …`). `broken` is the message of a
+    syntax error; all other fields are empty then. `refusals` are the `raise` statements outside of
+    functions and classes. `windows` are read by `windows`, the rest by `module`.
     """
 
     module: str
@@ -305,10 +304,10 @@ class ElfFacts(
 ):
     """A shared object or program of a wheel; `file` is its path in the wheel.
 
-    `undefined` are strong undefined dynamic symbols (weak ones do not fail to load), written
-    "name" or "name@VERSION". `defined` are hashes of exported symbols: the first 8 bytes of
-    blake2b(name, digest_size=8) as little-endian integers, sorted, in one bytes object, so that
-    libtorch's hundred thousand fit. `required_versions` maps a library to the symbol versions
+    `undefined` are strong undefined dynamic symbols (weak ones do not fail to load), written "name"
+    or "name@VERSION". `defined` are hashes of exported symbols: the first 8 bytes of blake2b(name,
+    digest_size=8) as little-endian integers, sorted, in one bytes object, which is compact for
+    libtorch's hundred thousand symbols. `required_versions` maps a library to the symbol versions
     required of it ("libc.so.6": ("GLIBC_2.28",)); `defined_versions` are the versions that the file
     itself defines. `ptxas_architectures` are the architectures that a ptxas supports ("sm_90a").
     `numpy` is the C API that it was compiled against: 1, 2, or 0 for none detected.

@@ -1,4 +1,4 @@
-"""Lazy tables, `__getattr__` and sys.modules: names that are not bound (separate: many idioms)."""
+"""Reads lazy tables, `__getattr__` and sys.modules: unbound names (separate: many idioms)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LazyNames:
     """Reads the fields `lazy`, `registers` and `dynamic` of ModuleFacts."""
 
     def __init__(self, tree: ast.Module, source: bytes, assignments: Assignments) -> None:
-        """Read a module whose assignments have been read."""
+        """Read a module; `assignments` has already read it."""
         self.assignments = assignments
         self.lazy: dict[str, str] = {}
         self.stars: list[str] = []
@@ -350,7 +350,7 @@ def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
-    """The calls of a statement itself, without those of nested statements."""
+    """The calls of a statement itself, without calls of nested statements."""
     for name in ("value", "test", "iter"):
         part = getattr(statement, name, None)
         if isinstance(part, ast.AST):

@@ -1,4 +1,4 @@
-"""A Python module: its source read into facts, without running it."""
+"""Reads the source of a Python module into facts, without running it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def read_module(
     """The facts of one module; `broken` has the message if it cannot be parsed.
 
     `module` is the dotted name, `file` the path in the wheel, `package`: whether it is an
-    `__init__`. With `program` the top-level statements are also read as those of a function
-    `PROGRAM`, whose names have types: no other module binds the names of a program.
+    `__init__`. With `program`, the top-level statements are also read as a function `PROGRAM`,
+    whose names have types, because no other module binds the names of a program.
     """
     try:
         # A tree has no cycles, and the search for them takes a third of the time.

@@ -1,4 +1,4 @@
-"""The values of a module's names at each place, as far as conditions depend on them.
+"""Tracks the values of a module's names at each place, as far as conditions depend on them.
 
 Names follow Python's scoping rules: a function sees the names of enclosing scopes that it does not
 bind itself, and names of a class end with its body. A name with several different bindings is
@@ -179,7 +179,7 @@ class NameValues:
         self.frame = self.frame.parent or self.frame
 
     def declare(self, names: Collection[str]) -> None:
-        """Record `global` or `nonlocal`: the names may be bound both here and elsewhere."""
+        """Record `global` or `nonlocal`: other scopes may bind the names, too."""
         self.frame.declared.update(names)
         self.frame.values.update(dict.fromkeys(names, UNKNOWN))
 

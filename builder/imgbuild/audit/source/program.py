@@ -1,9 +1,8 @@
-"""A user's program, rewritten into statements of which more facts are read.
+"""Rewrites a user's program into equivalent statements of which more facts can be read.
 
-The rewritten statements do the same: `f(**options)` has the keywords of the dictionary `options`,
-`partial(f, x=1)` also contains the call `f(x=1)`, `f.options(x=1)` of a remote function of Ray is
-`ray.remote(x=1)`, and a name that successive statements bind to different values has a name for
-each value.
+In the result, `f(**options)` has the keywords of the dictionary `options`, `partial(f, x=1)` also
+contains the call `f(x=1)`, `f.options(x=1)` of a remote function of Ray is `ray.remote(x=1)`, and a
+name that successive statements bind to different values has a name for each value.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ class _Tree:
 def _expand(tree: ast.Module, names: Collection[str]) -> None:
     """Replace `**{…}`, and `**name` of a local dictionary, by keywords; add calls of `partial`.
 
-    `names` are those of dictionaries.
+    `names` are the names of dictionaries.
     """
     nodes = _Tree(tree, names)
     for call in nodes.calls:
@@ -235,7 +234,7 @@ def _replace(call: ast.AST, word: ast.keyword, keys: Sequence[str], *, more: boo
 
 
 def _use(parents: Mapping[ast.AST, ast.AST], use: ast.Name) -> str:
-    """What a use does with the keys of a dictionary: "keep" or "add" them, or "other"."""
+    """The effect of a use on the keys of a dictionary: "keep", "add" or "other"."""
     parent = parents[use]
     if isinstance(parent, ast.Subscript) and parent.value is use:
         kinds = {ast.Load: "keep", ast.Store: "add"}

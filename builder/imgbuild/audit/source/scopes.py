@@ -1,4 +1,4 @@
-"""Scopes: the statements that bind names, the types of names, the members of a class.
+"""Keeps the scopes of a module: bindings, types of names, members of classes.
 
 A name bound to values of different types has no type.
 """

@@ -1,4 +1,4 @@
-"""Statements: a reader for each type, and the guards under which nested statements run.
+"""Reads statements of each type, and the guards under which nested statements run.
 
 After a statement with branches, a name has any of the values assigned on the paths through it.
 """
@@ -236,5 +236,5 @@ def _pattern_values(part: ast.AST) -> Sequence[ast.expr]:
 
 
 def typing_only(guards: Guards) -> bool:
-    """Whether a condition is on TYPE_CHECKING, so that one branch always runs."""
+    """Whether a condition is on TYPE_CHECKING; one branch then always runs."""
     return any(guard.kind == "typing" for guard in guards)

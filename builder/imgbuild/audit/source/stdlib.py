@@ -1,4 +1,4 @@
-"""`data/audit/stdlib.yaml`: names missing in the standard library of some Python versions."""
+"""Reads `data/audit/stdlib.yaml`: names that the standard library of some versions lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a syntax tree as text: dotted names, literals, type names, the source of a node."""
+"""Converts parts of a syntax tree to text: dotted names, literals, type names, source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`try` statements: guards and flags of their branches (separate: one type of statement)."""
+"""Reads `try` statements: guards and flags of branches (separate: one type of statement)."""
 
 from __future__ import annotations
 

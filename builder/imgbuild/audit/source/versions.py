@@ -1,4 +1,4 @@
-"""Expressions for a package's version, or a part of one (separate: one type of condition).
+"""Reads expressions for versions of packages and their parts (separate: one type of condition).
 
 `Version(torch.__version__).release[:2] >= (2, 6)` compares a part. Only parts that start with the
 first number have a specifier; other parts have no guard.

@@ -1,4 +1,4 @@
-"""Version windows: the places where code raises or warns for versions of another package.
+"""Finds version windows: places where code raises or warns for versions of a package.
 
 These are a `raise`, a failing `assert`, a warning or a call such as `require_version("numpy>=2")`,
 with the conditions under which it runs.
@@ -30,7 +30,7 @@ Outcome = Literal["raise", "warn"]
 
 
 def read_windows(source: bytes, module: str, *, package: bool) -> tuple[Window, ...]:
-    """The windows that `source` declares; none if it cannot be parsed."""
+    """The windows that `source` declares; empty if it cannot be parsed."""
     if _COMPARES.search(source) is None or _REFUSES.search(source) is None:
         return ()
     try:
