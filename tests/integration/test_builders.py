@@ -34,7 +34,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.fixture
 def with_step(project: Project) -> Iterator[Project]:
-    """The project, to which `add_step` adds a step; restored at the end."""
+    """The project, whose Dockerfile `add_step` changes and the fixture restores."""
     folder = project.folder / "images/templates"
     folder.mkdir()
     yield project

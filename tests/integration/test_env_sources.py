@@ -69,7 +69,7 @@ NAMED = named()
 
 @cache
 def locked(package: str, version: str) -> tuple[Lock, int]:
-    """A lock with this wheel for x86_64, and the index of the wheel in it."""
+    """A lock that has this wheel for x86_64, and the position of the wheel."""
     for path in sorted(IMAGES.glob("*/lock.json")):
         lock = read_lock(IMAGES, path.parent.name)
         wheels = lock.arch[Arch.X86_64].wheels if Arch.X86_64 in lock.arch else ()

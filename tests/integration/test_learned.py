@@ -78,7 +78,7 @@ def stack():
 
 
 class Small:
-    """A small image on a local index, and the folder of its learned constraints."""
+    """A small image whose packages are on a local index, with its learned constraints."""
 
     def __init__(self, stack, monkeypatch, folder, **changes):
         self.site = stack.enter_context(serve(Site(files=index().site_files())))

@@ -32,7 +32,7 @@ X86 = 'platform_machine == "x86_64"'
 
 
 def sample():
-    """A small image similar to a real one; its newest files are after the cut-off."""
+    """A small matrix similar to a real one; its newest files are newer than the cut-off date."""
     index = LocalIndex()
     index.wheel("cuda-toolkit", "12.4.1", CUDA_TOOLKIT, uploaded="2026-01-01")  # rule data
     index.wheel("torch", "2.6.0", [f"nvidia-cublas-cu12==12.4.5.8; {X86}", "numpy"])
@@ -100,7 +100,7 @@ def test_resolution_with_cut_off_and_cuda_release_is_deterministic(stack, defaul
 
 @pytest.fixture
 def private(stack, tmp_path):
-    """A server with TLS of a custom authority and a password; returns its certificate's path."""
+    """Serve an index with TLS and a password; returns the path of the certificate."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)

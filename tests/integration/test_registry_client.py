@@ -60,7 +60,7 @@ def dockers(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def crane(folder: Path) -> Iterator[str]:
-    """The registry of go-containerregistry, another implementation."""
+    """A registry of another implementation, go-containerregistry."""
     folder.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -83,7 +83,7 @@ def crane(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(name="repository")
 def _repository(host: str, request: pytest.FixtureRequest) -> Repository:
-    """A repository of this test alone."""
+    """A repository that only this test uses."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name.lower())
     return Repository(host, f"client/{name.strip('-')}".replace("--", "-"))
 

@@ -64,7 +64,7 @@ def shell(root: sandbox.Root, script: str) -> str:
 
 
 def test_layer_with_wrong_digest_is_not_unpacked(tiny: Layout, store: Store) -> None:
-    """The folder would be used as that of the correct layer by all images that have it."""
+    """Otherwise, all images with the layer would use the wrong folder."""
     right = tiny.image(ARCH).layers[1]
     path = tiny.blob(right.digest)
     data = path.read_bytes()
@@ -274,7 +274,7 @@ for _ in range(2):
 def test_changes_are_in_memory_on_disk_without_overlay_support(
     tiny: Layout, tmp_path: Path
 ) -> None:
-    """As in a container, whose own disk is an overlay."""
+    """This is the case in a container, whose disk is an overlay."""
     needs.root()
     for name in ("lower", "upper", "work", "disk"):
         (tmp_path / name).mkdir()

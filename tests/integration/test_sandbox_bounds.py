@@ -66,7 +66,7 @@ except ToolMissing as error:
 
 
 def test_single_user_id_is_never_root():
-    """As in a container of a user without further IDs: 65534 is not mapped."""
+    """The ID 65534 is not mapped, as in a container of a user without further IDs."""
     unshare = needs.user_namespaces()
     done = subprocess.run(
         [unshare, "--user", "--map-root-user", sys.executable, "-c", SPARE],

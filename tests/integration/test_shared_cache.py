@@ -92,7 +92,7 @@ def image(folder: Path) -> tuple[layout.ImageFiles, str, int]:
 
 
 def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> bool:
-    """Write the layout of the image; whether its layer is correct, False for an error."""
+    """Write the layout of the image; returns whether its layer is correct, False on an error."""
     image_files = layout.ImageFiles(
         config=files.config, manifest=files.manifest, layers={digest: source}
     )
@@ -107,7 +107,7 @@ def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> boo
 
 
 def opened(root: Path) -> None:
-    """Make the cache writable for every user, as with umask 000."""
+    """Make the cache writable for every user, as a umask of 000 does."""
     for path in (root, *root.rglob("*")):
         if path.is_dir():
             path.chmod(0o777)
@@ -131,7 +131,7 @@ def test_cached_layer_swapped_during_build_is_not_used(folder):
 
 
 def test_source_layer_swapped_during_copy_is_not_used(folder):
-    """A folder outside of the cache that stays writable for others, such as an older layout."""
+    """The source is outside of the cache and stays writable for others, as an older layout may."""
     files, digest, size = image(folder)
     (folder / "open").mkdir()
     (folder / "open").chmod(0o777)

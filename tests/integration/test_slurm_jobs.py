@@ -115,7 +115,7 @@ def printed_value(log: str) -> object:
 
 
 def run(project: Project, user: dict[str, str], path: Path) -> tuple[int, str]:
-    """Run a script as that user; no leftovers are allowed on the nodes."""
+    """Run a script as the user and check that the nodes have no leftovers."""
     user_project = Project(project.folder, "", None, {**project.env, **user})
     ended = slurm_project.job(user_project, path)
     assert list(Path(user["TMPDIR"]).iterdir()) == [], ended[1]
@@ -187,7 +187,7 @@ print(json.dumps([sys.argv[1:], len(ray.nodes()), ray.cluster_resources()["GPU"]
 def test_verl_joins_ray_cluster_of_nodes(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
-    """With a stub of the program; Ray is configured with GPUs."""
+    """The trainer is a stub, and Ray is configured with GPUs."""
     (tmp_path / "main.py").write_text(VERL)
     locked = read_lock(project.folder / "images", TARGET)
     verl = samples.lock(*(samples.wheel(name, "1.0") for name in ("ray", "verl")))

@@ -198,7 +198,7 @@ def test_waiting_process_continues_download_of_killed_one(tmp_path: Path, site: 
 
 
 def test_entries_used_by_live_process_are_not_pruned(tmp_path: Path, site: Site) -> None:
-    """The process holds f5 (already cached) while another download is running."""
+    """The process uses the cached file f5 while another download is running."""
     root = tmp_path / "cache"
     subprocess.run(
         command(root, site, ["f5", "f6"]), cwd=REPOSITORY, capture_output=True, check=True
@@ -235,7 +235,7 @@ def test_kill_while_adding_layers_leaves_valid_cache(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_reported_without_damage(tmp_path: Path, site: Site) -> None:
-    """A real file system of 4 MB that is filled when the download is about to start."""
+    """A real file system of 4 MB is filled before the download starts."""
     unshare = needs.user_namespaces()
     mount = needs.tool("mount")
     disk = tmp_path / "disk"

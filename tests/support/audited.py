@@ -83,7 +83,7 @@ def package_set(
 
 
 def changed(value: Value, **changes: object) -> Value:
-    """The same value with some fields changed."""
+    """A copy of the value with some fields changed."""
     return msgspec.structs.replace(value, **changes)
 
 

@@ -40,7 +40,7 @@ Edit = Callable[[bytes], bytes]
 
 
 class Hung(BaseException):
-    """A reader took longer than `SECONDS` of CPU time."""
+    """Raised if a reader takes more than `SECONDS` of CPU time."""
 
 
 @st.composite

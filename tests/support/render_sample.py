@@ -58,14 +58,14 @@ def resolution(arch: Arch) -> Resolution:
 
 
 def lock(of: Matrix | None = None) -> Lock:
-    """The lock of that project."""
+    """The lock of the sample project."""
     source = of or matrix()
     arches = source.targets["small"].arch
     return lock_file.make_lock(source, "small", {arch: resolution(arch) for arch in arches})
 
 
 def without(lock: Lock, package: str) -> Lock:
-    """The same lock without one of its wheels."""
+    """The lock without the wheel of `package`."""
     arches = {
         arch: msgspec.structs.replace(
             arch_resolution,
@@ -92,7 +92,7 @@ def digests_of(lock: Lock) -> TargetDigests:
 
 
 def address(package: str, locked: LockedFile) -> str:
-    """The URL of a file of that project."""
+    """The URL of a file of the sample project."""
     return f"https://index.example/{package}/{locked.file}"
 
 

@@ -36,7 +36,7 @@ class TypingSession:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def modes(self) -> Modes:
-        """The modes of the terminal, such as whether it echoes."""
+        """The modes of the terminal, such as echo."""
         return termios.tcgetattr(self._slave)
 
     def expect(self, pattern: str) -> str:

@@ -73,7 +73,7 @@ def flipped(path: Path) -> None:
 
 
 def swapped(path: Path) -> None:
-    """Another file of the same size and age."""
+    """Replace the file with another one of the same size and age."""
     before = path.stat()
     other = path.with_name("other")
     other.write_bytes(bytes(len(DATA)))
@@ -120,7 +120,7 @@ def test_warning_has_name_of_input(store, warnings):
 
 
 def test_damaged_file_is_detected_by_other_processes(store, warnings):
-    """As after a copy of the cache, or for a user without records."""
+    """Other processes have no record of the file, as after a copy of the cache."""
     flipped(added(store, "blob"))
     known_hashes._shared.cache_clear()
     assert Store.open(store.root, warnings).blob(DIGEST) is None

@@ -75,7 +75,7 @@ def test_damaged_entry_of_other_user_is_removed(store, warnings, kind):
 
 @needs_root
 def test_layout_has_no_link_to_file_of_other_user(store, tmp_path):
-    """Its owner could write to the image after it was built and checked."""
+    """The owner of the file could change the image after it was built and checked."""
     layers = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
     (record, path) = layers[0]
     summary = images.summary([(record, store.add_blob(path, record.digest))])
@@ -182,7 +182,7 @@ def test_link_instead_of_folder_is_refused_and_removes_nothing(store, tmp_path, 
 
 
 def test_sweep_does_not_follow_link_to_scratch(store, tmp_path):
-    """An unlocked name in `live/`, and a link as `scratch`."""
+    """The cache has an unlocked name in `live/`, and `scratch` is a link."""
     elsewhere = outside(tmp_path)
     (store.root / "live").mkdir()
     (store.root / "live/deep").touch()
@@ -193,7 +193,7 @@ def test_sweep_does_not_follow_link_to_scratch(store, tmp_path):
 
 @pytest.mark.parametrize("kind", ["link", *OBSTACLES])
 def test_partial_download_that_is_a_link_is_not_used(store, tmp_path, kind):
-    """A link there once allowed a download to overwrite its target."""
+    """An earlier version followed the link and overwrote its target."""
     elsewhere = outside(tmp_path)
     (store.root / "partial").mkdir()
     path = store.root / "partial" / sha256(DATA)
@@ -282,7 +282,7 @@ def test_cache_root_may_be_a_link(store, tmp_path):
 
 @contextlib.contextmanager
 def as_other() -> Iterator[None]:
-    """Run as another user."""
+    """Run the body as another user."""
     os.seteuid(OTHER)
     try:
         yield

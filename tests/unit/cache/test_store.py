@@ -113,7 +113,7 @@ def test_scratch_folder_is_removed_even_if_read_only(store: Store) -> None:
 
 
 def test_leftovers_are_removed_only_if_unlocked(store: Store) -> None:
-    """A folder left by a killed process, and one whose lock another descriptor holds."""
+    """One folder was left by a killed process, and another descriptor locks the other folder."""
     for name in ("dead", "alive"):
         (store.root / "scratch" / name).mkdir(parents=True)
         (store.root / "scratch" / name / "half").write_bytes(b"half")
@@ -283,7 +283,7 @@ def test_kernel_cache_is_pruned(store: Store) -> None:
 
 
 def test_prune_keeps_entries_used_by_other_process(store: Store) -> None:
-    """A second Store represents another process: it locks its lease by a separate descriptor."""
+    """A second Store acts as another process: it locks its lease with a separate descriptor."""
     name = keep_file(store, b"used elsewhere")
     store.release()
     other = Store.open(store.root)
@@ -320,7 +320,7 @@ def test_running_download_is_not_cleared(store: Store) -> None:
 def test_trim_removes_leftovers_without_using_entries(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a repeated push after a kill at a time when everything was in the registry."""
+    """This happens in a repeated push after a process was killed."""
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
     (store.root / "live").mkdir()
     (store.root / "live/dead").touch()

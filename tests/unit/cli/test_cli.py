@@ -27,7 +27,7 @@ OTHER = "sha256:" + "0" * 64
 
 
 def error(imgbuild: Command, arguments: Sequence[str], status: int, *result: str) -> dict[str, Any]:
-    """Run a command that must fail: all of `told` are on stderr, and in the output of --json."""
+    """Run a command that must fail with all of `told` on stderr and in the output of --json."""
     plain = imgbuild(*arguments)
     assert (plain.status, plain.stdout) == (status, ""), plain.stderr
     for text in ("error: ", "hint: ", *result):
@@ -329,7 +329,7 @@ def test_colours_follow_the_environment(imgbuild: Command, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("sample")
 def test_closed_pipe_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in `imgbuild list | head -1`: no error is reported, and the exit status is 0."""
+    """In `imgbuild list | head -1`, no error is reported and the exit status is 0."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w", encoding="utf-8") as pipe:

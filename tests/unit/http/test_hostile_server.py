@@ -54,7 +54,7 @@ def sends(*parts: bytes) -> Behaviour:
 
 
 def forever(head: bytes, piece: bytes, pause: float = 0.0) -> Behaviour:
-    """Send `head`, then `piece` repeatedly without end."""
+    """Send `head`, then repeat `piece` without end."""
 
     def _behave(connection: socket.socket) -> None:
         connection.sendall(head)
@@ -86,7 +86,7 @@ def zeros() -> bytes:
 
 @pytest.fixture(scope="module", autouse=True)
 def _zeros() -> None:
-    """They exist before a test measures memory and time."""
+    """Create the zeros before a test measures memory and time."""
     zeros()
 
 

@@ -131,7 +131,7 @@ def test_deflate_streams_are_copied_unchanged(tmp_path: Path) -> None:
 
 
 def test_packed_runs_are_compressed(tmp_path: Path) -> None:
-    """Including headers, in runs; other layers are written without compression."""
+    """Headers are compressed as well; other layers are written without compression."""
     files = [member(f"d/{number:04}", b"x" * number, pack=True) for number in range(2000)]
     blob, record = written(files)
     assert record.unpacked > 2_000_000
@@ -199,7 +199,7 @@ def test_arbitrary_files_are_read_back(
 
 
 def test_memory_is_bounded_for_large_files(tmp_path: Path) -> None:
-    """Memory is bounded for 40 MB, spliced, stored and packed."""
+    """Memory is bounded for 40 MB in each of the three writing modes."""
     raw = noise(1 << 20) * 40
     members = [
         member("a", placed(tmp_path, raw, deflate=False), len(raw)),
@@ -251,7 +251,7 @@ def test_truncated_or_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_file_over_8_gib_has_pax_size(tmp_path: Path) -> None:
-    """Written as a trusted layer, which is not inflated, so that no 9 GB are needed."""
+    """The layer is trusted and not inflated, so the test does not need 9 GB."""
     path = tmp_path / "wheel"
     path.write_bytes(GOLDEN_STREAM)
     part = Slice(path=path, offset=0, length=len(GOLDEN_STREAM), deflated=True, crc=1)

@@ -271,7 +271,7 @@ def test_damaged_copy_on_other_file_system_is_replaced(tmp_path, monkeypatch):
 
 
 def test_layout_is_written_on_file_system_without_links_and_modes(tmp_path, monkeypatch):
-    """Like vfat and exFAT: both calls fail with EPERM."""
+    """On vfat and exFAT both calls fail with EPERM."""
 
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

@@ -30,7 +30,7 @@ USER = b"from torch import Gone\n"
 
 
 class Asked:
-    """A local index, and audits of its pins."""
+    """A local index, and audits of pins on it."""
 
     def __init__(self, folder: Path, site: Site) -> None:
         self.site = site

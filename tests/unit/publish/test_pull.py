@@ -42,7 +42,7 @@ def pulled(place: Place, out: Path, tag: str = BOTH, arch: Arch | None = None) -
 
 
 def layer(place: Place) -> str:
-    """A layer of the target with one architecture, which the other target has too."""
+    """A layer that both targets have."""
     manifest = place.registry.manifests[NAME, place.registry.tags[NAME, TARGET]][0]
     digest: str = json.loads(manifest)["layers"][-2]["digest"]
     return digest

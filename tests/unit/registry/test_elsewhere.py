@@ -84,12 +84,12 @@ def client(chunk: int | None = None) -> Client:
 
 
 def result(registry: Registry) -> list[Asked]:
-    """The requests that brought a secret."""
+    """The requests that contained a secret."""
     return [request for request in registry.requests if "Authorization" in request.headers]
 
 
 def holds_an_image(victim: Registry) -> None:
-    """Content that an attacker could overwrite or delete."""
+    """Store an image that an attacker could overwrite or delete."""
     victim.manifests["victim", memory_registry.named(MANIFEST)] = (MANIFEST, documents.INDEX)
     victim.tags["victim", "latest"] = memory_registry.named(MANIFEST)
 
@@ -230,7 +230,7 @@ def test_redirect_back_to_first_registry_stays_anonymous(registry, victim):
     ],
 )
 def test_token_server_url_must_be_http(victim, tmp_path, realm):
-    """In particular not a local file, whose token would be sent to the server."""
+    """A local file is refused, because its token would be sent to the server."""
     (tmp_path / "secret.json").write_text('{"access_token": "of-another-service"}')
     challenge = f'Bearer realm="{realm.format(folder=tmp_path)}",service="x"'
     victim.faults.append(

@@ -293,7 +293,7 @@ def test_truncated_blob_is_an_error(client, registry, there):
 
 @pytest.mark.parametrize("where", ["in the body", "between tries"])
 def test_stopped_upload_is_cancelled(client, registry, where):
-    """Another thread has failed: the next progress call stops this one."""
+    """After another thread has failed, the next progress call stops this upload."""
 
     def _advance(amount: int) -> None:
         if amount == 0 or where == "in the body":

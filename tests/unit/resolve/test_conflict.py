@@ -79,7 +79,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def ask(site, tmp_path):
-    """Facts of the small index for requests, as (package, specifier) pairs."""
+    """A function that returns the facts for requests given as (package, specifier) pairs."""
     http, store = Http(attempts=1), Store.open(tmp_path / "cache")
 
     def make(*requests, arch=Arch.X86_64, learned=()):

@@ -298,7 +298,7 @@ def test_files_beside_the_matrix_are_written_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lock", ["../other", "/tmp/other", "published/../../other"])
 def test_a_copy_outside_of_the_repository_is_refused(tmp_path: Path, lock: str) -> None:
-    """`init --refresh` in a checkout would write there."""
+    """Otherwise, `init --refresh` would write outside of the checkout."""
     extended.publish(tmp_path / "project/images/small", extended.published())
     text = extended.MATRIX.replace("published/small", lock)
     path = extended.repository(tmp_path / "ours", text)

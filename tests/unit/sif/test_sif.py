@@ -27,7 +27,7 @@ TIME = 1750377600
 
 
 def summary(**settings: object) -> image.SifSource:
-    """An image with these settings, named as in image-spec."""
+    """An image with the given settings, named as in image-spec."""
     return image.SifSource(
         name="small",
         arch=Arch.X86_64,
@@ -167,7 +167,7 @@ def test_python_variables_of_caller_are_hidden():
 
 
 def test_home_folder_is_that_of_the_caller():
-    """Apptainer mounts it, or the folder of --home; the image's own home may be read-only."""
+    """Apptainer mounts the home of the caller, because that of the image may be read-only."""
     assert "HOME" not in files.environment(summary(Env=["HOME=/root", "PATH=/bin"]))
 
 

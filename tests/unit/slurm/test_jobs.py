@@ -85,7 +85,7 @@ def test_sbatch_options_precede_first_command(kind):
 
 
 def test_user_options_for_log_and_signal_take_precedence():
-    """Of two equal options, sbatch uses the last."""
+    """sbatch uses the last of two equal options."""
     mine = ("--output=mine.log", "--signal=B:TERM@300")
     lines = job_script(ScriptKind.RAY, allocation=with_(more=mine)).splitlines()
     for option in ("--output=", "--signal="):

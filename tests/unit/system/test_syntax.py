@@ -21,7 +21,7 @@ MARKER = 'python_version >= "3.9" and extra == "all"'
 
 @pytest.fixture
 def switches():
-    """Another thread runs in each garbage collection, like one that runs a finalizer."""
+    """Switch to another thread in each garbage collection, as a finalizer may."""
     thresholds = gc.get_threshold()
 
     def pause(phase: str, _: object) -> None:

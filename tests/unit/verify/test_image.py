@@ -40,7 +40,7 @@ def _expected(sample: Sample) -> Expected:
 
 
 def check(place: Place, expected: Expected, *, whole: bool = False, tag: str = BOTH):
-    """The checks that did not pass: (name, architecture) → (outcome, detail)."""
+    """The outcome and detail of each check that did not pass, by name and architecture."""
     checklist = Checklist()
     client = Client(first_wait=0.001, attempts=2)
     source = InRegistry(client, place.reference(tag))
@@ -69,7 +69,7 @@ def rewrite(place: Place, digest: str, change: Callable[[Any], None]) -> tuple[s
 
 
 def rewrite_one(place: Place, change: Callable[[Any], None]) -> None:
-    """Change the manifest for arm64 and update index and tag, as with write access."""
+    """Change the manifest for arm64, and update the index and the tag."""
     top = place.registry.tags[NAME, BOTH]
 
     def _index(document: Any) -> None:

@@ -227,7 +227,7 @@ def test_sbom_of_other_imgbuild_version_is_trusted_by_signature(sample):
 
 
 def test_payload_signed_with_other_type_is_not_a_statement(sample):
-    """The same bytes and key, in an envelope of another type."""
+    """The envelope has another type but the same bytes and key."""
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     payload = forms.about_image(sample.top.digest)
     bare = statements.Envelope(payload=payload, payload_type="text/plain", signatures=())
@@ -337,7 +337,7 @@ def test_unsigned_other_lock_of_image_is_refused(sample):
 
 
 def test_wrong_lock_does_not_hide_correct_one(sample):
-    """Attached with write access: a lock of another image, and an unsigned one of this image."""
+    """Two other locks are attached: one of another image, and an unsigned one of this image."""
     settings = msgspec.structs.replace(sample.lock.settings, labels={})
     for changed in ({"settings": settings}, {"requirements": {"torch": "==9"}}):
         lock = msgspec.structs.replace(sample.lock, **changed)

@@ -16,7 +16,7 @@ from tests.support.shared_objects import SharedObjects, library, module
 
 
 def subjects(findings: Sequence[Finding]) -> list[tuple[str, str]]:
-    """Package and subject of each finding."""
+    """The package and subject of each finding."""
     assert all(
         finding.evidence and finding.evidence.relation is Relation.CUDA for finding in findings
     )

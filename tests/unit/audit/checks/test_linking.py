@@ -28,7 +28,7 @@ def only(package_set: SharedObjects, *, base: bool = True) -> Finding:
 
 
 def relation(finding: Finding) -> tuple[Relation, str, str, str]:
-    """The evidence of a finding: relation, other package, subject, file."""
+    """The evidence of a finding as relation, other package, subject and file."""
     assert finding.evidence is not None
     evidence = finding.evidence
     return evidence.relation, evidence.other, evidence.subject, evidence.file

@@ -20,7 +20,7 @@ GUARDED = "try:\n    from user.part import run\nexcept ImportError:\n    run = N
 
 
 def package(**sources: str) -> dict[str, audited.Files]:
-    """The package `user`, in which `user.part._C` is for Python 3.12; "__" is a slash."""
+    """The package `user` with `user.part._C` for Python 3.12; "__" in a keyword is a slash."""
     files: dict[str, str | bytes] = {f"user/part/_C.{BUILD}": b"\0"}
     files |= {"user/__init__.py": "", "user/part/__init__.py": "def run(): ...\n"}
     files |= {f"user/{name.replace('__', '/')}.py": text for name, text in sources.items()}
@@ -38,7 +38,7 @@ def severities(tmp_path, source, *entries, **more):
 
 
 def parts(init, part):
-    """A package with these user/__init__.py and user/part/__init__.py."""
+    """A package with the given user/__init__.py and user/part/__init__.py."""
     files = dict(package()["user==1.0"])
     return {"user==1.0": {**files, "user/__init__.py": init, "user/part/__init__.py": part}}
 

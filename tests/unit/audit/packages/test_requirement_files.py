@@ -28,7 +28,7 @@ my-trl @ file:///home/me/my_trl-0.18.2%2Blocal-py3-none-any.whl#sha256=00
 
 
 def read(*texts: str) -> PinList:
-    """The pins of the files one.txt, two.txt, …, which have no folder."""
+    """The pins of files with the given texts, named one.txt, two.txt and so on."""
     names = ("one.txt", "two.txt", "three.txt")
     return read_pins(
         [RequirementText(name=name, text=text) for name, text in zip(names, texts, strict=False)],
