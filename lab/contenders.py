@@ -284,7 +284,7 @@ def _imgbuild(project: Project, *words: str) -> None:
 
 def _link(source: Path | None, place: Path) -> None:
     if source is None:
-        sys.exit(f"{place.name} is not in the cache: build the target once, then run this again")
+        sys.exit(f"{place.name} is not in the cache: build the target and run this again")
     try:
         place.hardlink_to(source)
     except OSError:  # another file system

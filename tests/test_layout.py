@@ -141,9 +141,9 @@ def test_module_with_a_single_importer_in_its_folder_has_a_reason():
         if SEPARATE.search((ast.get_docstring(tree) or "").partition("\n")[0])
     }
     assert single - explained == set(), (
-        "merge them into their importers, or say why they are separate"
+        "merge these modules into their importers, or state why they are separate"
     )
-    assert explained - single == set(), "these have other importers: the reason no longer holds"
+    assert explained - single == set(), "these modules have other importers: remove the reason"
 
 
 def test_no_protocol_has_its_only_implementation_in_its_folder():

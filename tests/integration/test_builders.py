@@ -238,7 +238,9 @@ def test_printed_dockerfile_commands_work(project):
     removed = subprocess.run(
         ["docker", "image", "rm", "--force", TARGET], check=True, capture_output=True, text=True
     )
-    assert f"Untagged: {TARGET}:latest" in removed.stdout, "the head brings it into Docker"
+    assert f"Untagged: {TARGET}:latest" in removed.stdout, (
+        "the commands in the header load it into Docker"
+    )
     archive = project.folder / f"build/{TARGET}.oci.tar"
     project.run(*BUILD)
     pair = [str(archive), str(project.folder / "build/docker" / TARGET)]
@@ -248,4 +250,4 @@ def test_printed_dockerfile_commands_work(project):
     subprocess.run(
         ["docker", "buildx", "bake", TARGET], cwd=project.folder, check=True, capture_output=True
     )
-    assert digest_of(archive) == digest, "the bake file says the same"
+    assert digest_of(archive) == digest, "the bake file builds the same image"

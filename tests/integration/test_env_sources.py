@@ -76,7 +76,7 @@ def locked(package: str, version: str) -> tuple[Lock, int]:
         for number, wheel in enumerate(wheels):
             if (wheel.package, wheel.version) == (package, version):
                 return lock, number
-    raise AssertionError(f"no lock has {package} {version}: name a version that one has")
+    raise AssertionError(f"no lock has {package} {version}: name a locked version")
 
 
 @pytest.fixture(scope="module")

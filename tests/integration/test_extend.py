@@ -223,7 +223,7 @@ def test_system_packages_layer_contains_only_differences(
     assert "usr/bin/python3.11" not in added
     assert {path: mode for path, mode in added.items() if path in before} == {
         path: before[path] for path in added if path in before
-    }, "no folder or file of the base gets another mode"
+    }, "modes of folders and files of the base must not change"
 
 
 def test_changed_file_makes_lock_stale(user: Project, tmp_path: Path) -> None:

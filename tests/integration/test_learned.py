@@ -102,7 +102,7 @@ class Small:
 
 
 def no_root():
-    raise AssertionError("nothing here is built from an sdist")
+    raise AssertionError("no package must be built from an sdist")
 
 
 def test_learned_constraints_lead_to_compatible_versions(stack, monkeypatch, tmp_path):

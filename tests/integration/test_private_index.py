@@ -122,7 +122,7 @@ def test_untrusted_certificate_authority_is_refused(
     with pytest.raises(FetchFailed, match="certificate is not trusted") as caught:
         impatient().bytes(site.url("files/trl.whl", f"me:{ENCODED}"))
     assert "SSL_CERT_FILE" in str(caught.value.hint)
-    assert site.requests == [], "no login went to a server that could not prove its name"
+    assert site.requests == [], "credentials were sent to a server that is not verified"
 
 
 def test_certificate_for_other_host_is_refused(

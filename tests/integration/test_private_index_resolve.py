@@ -65,7 +65,7 @@ def default(monkeypatch):
 
 
 def no_root():
-    raise AssertionError("nothing here is built from an sdist")
+    raise AssertionError("no package must be built from an sdist")
 
 
 def wheels(matrix, folder, http=None, arch=Arch.X86_64):

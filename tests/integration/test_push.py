@@ -145,7 +145,7 @@ def test_docker_pulls_and_runs_both_architectures(shop):
     if Path("/proc/sys/fs/binfmt_misc/qemu-aarch64").exists():
         machines[Arch.ARM64] = "aarch64"
     else:
-        needs.missing("the kernel does not start arm64 programs", needs.INSTALL)
+        needs.missing("the kernel cannot start arm64 programs", needs.INSTALL)
     for arch, machine in machines.items():
         image = f"{shop.place}@{shop.digests_of().arch[arch].manifest}"
         platform = f"linux/{arch.oci}"

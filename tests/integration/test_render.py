@@ -92,11 +92,14 @@ def with_pip() -> str:
     completed = subprocess.run([python(), "-c", "import ensurepip, venv"], check=False)
     if completed.returncode:
         needs.missing(
-            f"python{PYTHON} makes no environments", f"apt-get install python{PYTHON}-venv"
+            f"python{PYTHON} cannot create virtual environments",
+            f"apt-get install python{PYTHON}-venv",
         )
     path = f"{Path(python()).parent}:/usr/bin:/bin"
     if shutil.which("uv", path=path):
-        needs.missing("uv lies beside Python", "run the tests with a Python of its own")
+        needs.missing(
+            "uv is in the folder of Python", "run the tests with a Python in another folder"
+        )
     return path
 
 
@@ -358,7 +361,7 @@ def test_lock_renders_files_and_check_reports_stale_ones(project, tmp_path):
         assert "imgbuild render --all" in refused
         project.run("render", TARGET)
         assert dockerfile.read_text() == text
-        assert stray.exists(), "imgbuild did not make it"
+        assert stray.exists(), "imgbuild did not create this file"
         assert "files/stray" in project.run("render", TARGET, "--check", status=5).stderr
     finally:
         stray.unlink()

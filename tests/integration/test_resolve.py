@@ -46,7 +46,7 @@ def store(tmp_path_factory):
 
 
 def no_root():
-    raise AssertionError("a pure-wheel package set unpacked a root folder")
+    raise AssertionError("a root folder was unpacked for a package set of wheels")
 
 
 def ask(matrix: Matrix, name: str, arch: Arch, store: Store) -> tuple[Wheel, ...]:

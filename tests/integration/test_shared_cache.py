@@ -53,7 +53,7 @@ def attacker(step: Callable[[], None]) -> Iterator[None]:
         os._exit(1)
     os.close(writer)
     try:
-        assert os.read(reader, 1) == b"x", "the attacker could not begin"
+        assert os.read(reader, 1) == b"x", "the attacking process did not start"
         yield
     finally:
         os.close(reader)
@@ -101,7 +101,7 @@ def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> boo
     except (ImgbuildError, OSError):
         return False
     blob = layout.blob(out, digest)
-    assert f"sha256:{hashlib.sha256(blob.read_bytes()).hexdigest()}" == digest, "a wrong layer"
+    assert f"sha256:{hashlib.sha256(blob.read_bytes()).hexdigest()}" == digest, "the layer is wrong"
     assert blob.stat().st_uid == 0
     return True
 
@@ -142,7 +142,7 @@ def test_source_layer_swapped_during_copy_is_not_used(folder):
     with attacker(swapping(source, size)):
         for number in range(ROUNDS):
             right += build(files, digest, source, folder / f"out{number % 3}")
-    assert right, "no round was right"
+    assert right, "no build was correct"
 
 
 def test_later_writes_to_cached_layer_do_not_change_image(folder):

@@ -172,7 +172,7 @@ def test_extended_attributes_are_kept(tmp_path):
     try:
         assert os.getxattr(tmp_path / "root/bin/ping", "user.note") == b"kept"
     except OSError as error:
-        pytest.fail(f"{tmp_path} holds no attributes, or they were lost: {error}")
+        pytest.fail(f"{tmp_path} does not support extended attributes, or they were lost: {error}")
 
 
 def test_unsupported_attributes_are_reported_once(tmp_path):

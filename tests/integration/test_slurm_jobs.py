@@ -157,7 +157,7 @@ def test_job_runs_with_sif(project: Project, user: dict[str, str], tmp_path: Pat
         "input": "",
     }
     [kernels] = Path(user["HOME"]).glob(".cache/imgbuild/kernels/*")
-    assert list(kernels.iterdir()), "what the job wrote below /var/cache/imgbuild is kept"
+    assert list(kernels.iterdir()), "files that the job wrote below /var/cache/imgbuild remain"
 
 
 @pytest.mark.long

@@ -124,7 +124,9 @@ def test_download_resumes_after_repeated_kills(tmp_path: Path, site: Site) -> No
         at_kill.append(partial.stat().st_size)
         assert data.startswith(partial.read_bytes())
         assert not list((root / "files").glob("*/*"))
-        assert list((root / "scratch").glob("*/*/half")), "the killed process left its scratch"
+        assert list((root / "scratch").glob("*/*/half")), (
+            "the killed process left no scratch folder"
+        )
     site.pause = 0
     done = subprocess.run(
         command(root, site, ["big"]), cwd=REPOSITORY, capture_output=True, text=True, check=True
@@ -133,7 +135,7 @@ def test_download_resumes_after_repeated_kills(tmp_path: Path, site: Site) -> No
     assert path.read_bytes() == data
     ranges = [headers.get("Range") for headers in site.received_requests("big")]
     assert ranges == [None, *(f"bytes={size}-" for size in at_kill)]
-    assert list((root / "scratch").glob("*")) == [], "the next process removed what was left"
+    assert list((root / "scratch").glob("*")) == [], "the next process did not remove the leftovers"
     assert list((root / "live").glob("*")) == []
 
 

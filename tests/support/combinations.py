@@ -195,7 +195,7 @@ class Laboratory:
                 path = folder / "member"
                 self._download(str(library_wheel.where), content.members()[file], path)
                 facts = read_elf(partial(_inflated, path), file)
-        assert facts is not None, f"{library_wheel.wheel.file}: {file} is no shared object"
+        assert facts is not None, f"{library_wheel.wheel.file}: {file} is not a shared object"
         return facts
 
     def _judged(

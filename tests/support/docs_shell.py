@@ -165,7 +165,7 @@ class Shell:
         limit = time.monotonic() + SECONDS
         while not end.exists():
             assert self._bash.poll() is None, f"the shell has ended: {words}"
-            assert time.monotonic() < limit, f"no end after {SECONDS} s: {words}"
+            assert time.monotonic() < limit, f"not finished after {SECONDS} s: {words}"
             time.sleep(0.05)
         texts = (path.read_text(errors="replace") for path in (out, err))
         return (int(end.read_text()), *map(self.there, texts))  # type: ignore[return-value]

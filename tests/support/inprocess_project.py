@@ -84,7 +84,7 @@ class Sample:
     def edit(self, old: str, new: str) -> None:
         """Replace a text that occurs once in the matrix."""
         text = self.matrix.read_text()
-        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times"
+        assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times"
         self.matrix.write_text(text.replace(old, new))
 
 

@@ -28,13 +28,13 @@ INFO = rf"{re.escape(SITE)}/[^/]+\.dist-info"  # the value of INFO in the patter
 
 # Accepted differences: paths and reasons. Nothing else may differ.
 ACCEPTED = {
-    r"^\.lock$": "uv locks the venv while it works",
+    r"^\.lock$": "uv locks the virtual environment during the installation",
     r"^INFO/RECORD$": "sorted, without uv's own files; its rows are compared one by one",
-    r"^INFO/INSTALLER$": "says imgbuild, not uv",
-    r"^INFO/REQUESTED$": "uv notes that it was asked for this wheel by name",
-    r"^INFO/direct_url\.json$": "uv notes from which folder it took the wheel",
-    r"^INFO/uv_cache\.json$": "uv notes when the wheel's file was written",
-    r"(^|/)__pycache__/[^/]+\.pyc$": "bytecode of one Python version is no part of a wheel layer",
+    r"^INFO/INSTALLER$": "the file names imgbuild as the installer, not uv",
+    r"^INFO/REQUESTED$": "uv records that the wheel was requested by name",
+    r"^INFO/direct_url\.json$": "uv records the folder of the wheel",
+    r"^INFO/uv_cache\.json$": "uv records the modification time of the wheel",
+    r"(^|/)__pycache__/[^/]+\.pyc$": "a wheel layer contains no bytecode",
 }
 # Files that uv adds to one package only, by package.
 ACCEPTED_OF = {

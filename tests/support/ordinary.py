@@ -60,8 +60,8 @@ def python(folder: Path) -> str:
         packages.symlink_to(sysconfig.get_path("purelib"))
     if not _starts(str(interpreter)):
         needs.missing(
-            f"neither {sys.executable} nor {SYSTEM} starts for nobody with these packages",
-            f"apt-get install {VERSION}, in a repository that all can read",
+            f"the user nobody can start neither {sys.executable} nor {SYSTEM} with these packages",
+            f"apt-get install {VERSION}, in a checkout that all users can read",
         )
     return str(interpreter)
 

@@ -33,7 +33,7 @@ def each_row(
     """
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table = list(_labelled(keys, list(rows), ids))
-    assert table, "a table without rows checks nothing"
+    assert table, "the table has no rows"
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)

@@ -65,7 +65,7 @@ def until(true: object, what: str) -> None:
     assert callable(true)
     end = time.monotonic() + PATIENCE
     while not true():
-        assert time.monotonic() < end, f"not within {PATIENCE} s: {what}"
+        assert time.monotonic() < end, f"timed out after {PATIENCE} s: {what}"
         time.sleep(0.5)
 
 

@@ -57,7 +57,7 @@ def pip() -> Path:
     places = (Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels"))
     wheels = [path for place in places for path in sorted(place.glob("pip-*.whl"))]
     if not wheels:
-        needs.missing("this Python carries no pip", "apt-get install python3-pip-whl")
+        needs.missing("this Python has no wheel of pip", "apt-get install python3-pip-whl")
     return wheels[0]
 
 

@@ -152,7 +152,7 @@ def test_user_packages_image_has_pip_uv_and_constraints() -> None:
     assert b"@" not in script.replace(b'"$@"', b"")
     text = members["usr/lib/python3/dist-packages/imgbuild.pth"].content
     assert text.startswith(b"import site, sys; '/opt/venv/lib/python3.11/site-packages' in")
-    assert text.count(b"\n") == 1, "of a line that begins with `import` Python runs that line"
+    assert text.count(b"\n") == 1, "Python would run a line that begins with `import`"
 
 
 def test_standalone_python_finds_image_packages() -> None:

@@ -97,7 +97,7 @@ def test_many_files_are_downloaded_in_parallel(store: Store, http: Http, site: S
     assert {sha256(data) for data in files.values()} == set(paths)
     assert all(paths[sha256(data)].read_bytes() == data for data in files.values())
     assert len(site.requests) == len(files) - 1, (
-        "an empty file needs no request, a double one no second"
+        "an empty file requires no request, and a repeated file no second one"
     )
 
 
@@ -388,7 +388,7 @@ def test_downloaded_file_is_correct_after_any_fault(
         try:
             paths = fetch_all([file_request], Context(store, http), title="test")
         except FetchFailed:
-            assert not ranges, "a server with ranges always gets to the end in four tries"
+            assert not ranges, "a server with ranges must complete the file in four attempts"
             assert store.file(sha256(data)) is None
         else:
             assert paths[sha256(data)].read_bytes() == data

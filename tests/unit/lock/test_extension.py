@@ -109,7 +109,7 @@ def test_row_overrides_command(path: Path) -> None:
 def test_published_layers_are_first_and_unchanged(path: Path) -> None:
     below = plan(extended.published(), Arch.X86_64).layers
     layers = plan(extension_lock(path), Arch.X86_64).layers
-    assert layers[: len(below)] == below, "a drop beside an added package touches none of them"
+    assert layers[: len(below)] == below, "a drop next to an added package must change no layer"
     added = layers[len(below) :]
     assert [layer.name for layer in added] == ["added-debs", "added-wandb", "added-group-1",
                                                "added-files"]  # fmt: skip

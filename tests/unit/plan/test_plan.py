@@ -202,7 +202,7 @@ def test_tools_layer_is_between_wheels_and_files() -> None:
         *(layer.name for layer in plain[:-1]), "tools", "files",
     ]  # fmt: skip
     moved = [new.name for old, new in zip(plain[:-1], layers, strict=False) if old.id != new.id]
-    assert moved == ["venv"], "base and wheels are shared with images without tools"
+    assert moved == ["venv"], "base and wheels must be shared with images without tools"
     tools = layers[-2].recipe
     assert isinstance(tools, AddedDebsRecipe)
     assert [deb.package for deb in tools.debs] == ["htop", "libnl"]

@@ -165,7 +165,7 @@ def test_existing_files_are_not_replaced(tmp_path: Path) -> None:
 
     with pytest.raises(InputError):
         _begin(RequestedPackage(package="torch", spec="==2.7.0"))
-    assert not (tmp_path / "ours/.imgbuild").exists(), "what was refused leaves nothing"
+    assert not (tmp_path / "ours/.imgbuild").exists(), "a refused copy must leave no files"
     (tmp_path / "ours/.imgbuild/published/small").mkdir(parents=True)
     with pytest.raises(InputError, match=r"ours/\.imgbuild/published/small already exists"):
         _begin()
@@ -175,7 +175,7 @@ def test_existing_files_are_not_replaced(tmp_path: Path) -> None:
         _begin()
     path.unlink()
     _begin()
-    assert path.exists(), "the copy is the same"
+    assert path.exists(), "the copy must be identical"
 
 
 def test_unreadable_copy_does_not_replace_the_existing_copy(tmp_path: Path) -> None:

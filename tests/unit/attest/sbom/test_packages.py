@@ -143,7 +143,7 @@ def test_files_of_committed_locks_are_recorded_with_requirements():
         lacking = [
             item.file for item in files if not lock_packages.get(item.sha256, absent).is_current
         ]
-        assert lacking == [], f"imgbuild lock {name} records them"
+        assert lacking == [], f"run `imgbuild lock {name}` to record them"
 
 
 def test_no_file_is_written_without_records(store: Store, tmp_path: Path):
