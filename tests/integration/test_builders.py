@@ -50,7 +50,7 @@ def add_step(project: Project, words: str) -> None:
 
 
 def leftovers(project: Project) -> list[str]:
-    """Temporary folders below build/."""
+    """The temporary folders below build/."""
     return [path.name for path in (project.folder / "build").rglob(".*") if path.is_dir()]
 
 

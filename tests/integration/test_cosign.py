@@ -48,7 +48,7 @@ def _registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]
 
 @pytest.fixture(name="pairs", scope="module")
 def _pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """Pairs of key files by name, created by cosign and openssl with the password pw."""
+    """Create pairs of key files with cosign and openssl; the password is pw."""
     folder = tmp_path_factory.mktemp("keys")
     cosign("generate-key-pair", cwd=folder)
     key_pairs = {"cosign": (folder / "cosign.key", folder / "cosign.pub")}

@@ -38,7 +38,7 @@ def _script(tmp_path: Path) -> Path:
 
 
 def moved(script: Path) -> list[str]:
-    """HOME and the folder of Triton's kernels for another user."""
+    """The values of HOME and of Triton's cache folder for another user."""
     folder = script.parent
     done = subprocess.run(
         ["/bin/sh", "-c", '. "$0"; echo "$HOME"; echo "$TRITON_CACHE_DIR"', script],

@@ -178,7 +178,7 @@ def test_tests_have_no_network_access(sample, tmp_path):
 
 
 def build_options(sample, output):
-    """Options of a build of all architectures from the mirror, into the layout `output`."""
+    """The options that build all architectures from the mirror into the layout `output`."""
     build = ("build", TARGET, "--arch", "all", "--output", str(output))
     return (*build, "--mirror", sample.place)
 

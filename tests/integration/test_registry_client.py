@@ -276,7 +276,7 @@ def test_manifests_and_tags_are_deleted(client, repository):
 
 
 def test_tag_is_deleted_or_refusal_is_reported(client, repository, request):
-    """crane deletes tags; docker-registry 2.8 takes only digests."""
+    """crane deletes tags, but docker-registry 2.8 deletes only digests."""
     pushed = push(client, repository, "one")
     if "docker-registry" in request.node.name:
         with pytest.raises(FetchFailed, match=r"40[05] .*(UNSUPPORTED|DIGEST_INVALID)"):

@@ -86,7 +86,7 @@ def test_layer_with_wrong_digest_is_not_unpacked(tiny: Layout, store: Store) -> 
 
 
 def contents(store: Store) -> dict[str, tuple[object, ...]]:
-    """The image data in the cache: path → mode, owner, time and bytes or target.
+    """The mode, owner, time and content of each path of the image data in the cache.
 
     The time of a folder that is a cache entry is its last use, and is excluded.
     """

@@ -62,7 +62,7 @@ def attacker(step: Callable[[], None]) -> Iterator[None]:
 
 
 def swapping(path: Path, size: int) -> Callable[[], None]:
-    """Swap the file with another one of `size` bytes, and back."""
+    """Swap the file with another one of `size` bytes and back again."""
 
     def step() -> None:
         right, wrong = path.with_name("right"), path.with_name("wrong")

@@ -52,7 +52,7 @@ def apptainer(
     check: bool = True,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run Apptainer; `user`, UID:GID, has no capabilities."""
+    """Run Apptainer, as the user UID:GID without capabilities if `user` is given."""
     done = subprocess.run(
         [needs.apptainer(), "--quiet", *words],
         env={

@@ -49,7 +49,7 @@ def environment(folder: Path, wheels: dict[str, Path], runtime: str) -> Path:
 
 
 def case(folder: Path, home: Path, packages: dict[str, str]) -> tuple[str, str, str]:
-    """Outcome, message and log of the case, from the runner."""
+    """The outcome, message and log that the runner reports for the case."""
     expect = {
         "packages": packages, "debian": [], "prefix": "/", "cache": str(folder),
         "workdir": str(folder), "flashinfer": "jit",

@@ -153,7 +153,7 @@ def test_ctrl_c_stops_download_and_keeps_partial_file(tmp_path: Path, site: Site
 
 
 def test_processes_share_cache(tmp_path: Path, site: Site) -> None:
-    """Four processes download the same files, one more is killed, and one prunes all the time."""
+    """Four processes download the same files, another is killed, and another prunes repeatedly."""
     root, names = tmp_path / "cache", [f"f{number}" for number in range(20)]
     site.pause = 0.002
     doomed = start(command(root, site, [*names, "big"]))

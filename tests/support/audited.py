@@ -58,7 +58,7 @@ def package_set(
     library: Library | None = None,
     kind: type[PackageSet] = PackageSet,
 ) -> PackageSet:
-    """A package set of `packages`: "name==version" → path in the wheel → content."""
+    """A package set of `packages`, which maps "name==version" to the files of a wheel."""
     paths: dict[str, Path] = {}
     locked_wheels = []
     for pinned, files in packages.items():

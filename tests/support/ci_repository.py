@@ -156,7 +156,7 @@ def run_job(project: Project, workflow: str, job: str, env: dict[str, str], fold
 
 
 def with_programs(folder: Path) -> str:
-    """PATH with the programs of `folder` first."""
+    """The PATH in which the programs of `folder` are first."""
     return f"{folder}:{os.environ['PATH']}"
 
 

@@ -40,7 +40,7 @@ WAYS: dict[str, Callable[[], object]] = {}
 
 
 class StoppedError(Exception):
-    """Something other than an error number prevented the escape."""
+    """Raised if something other than an error number prevents the escape."""
 
 
 def way(function: Callable[[], object]) -> Callable[[], object]:

@@ -115,7 +115,7 @@ class LocalIndex:
         return files
 
     def json_files(self) -> dict[str, bytes]:
-        """Project pages in JSON (PEP 691) with sizes and upload times (PEP 700), and the files."""
+        """The files, and the project pages in JSON (PEP 691) with upload times (PEP 700)."""
         files = {f"packages/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
             listed = [
@@ -196,7 +196,7 @@ class LocalIndex:
 
 
 def metadata_of(wheel: bytes) -> bytes:
-    """METADATA of a wheel."""
+    """The METADATA of a wheel."""
     with zipfile.ZipFile(io.BytesIO(wheel)) as opened:
         (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
         return opened.read(name)

@@ -94,7 +94,7 @@ def only(text: str | bytes) -> Problem:
 
 
 def check(old: str, new: str, result: tuple[str | None, ...]) -> None:
-    """Break the valid matrix; `told`: path, part of message, value, part of expected, nearest."""
+    """Break the valid matrix and check the fields of the only problem."""
     text, line, column = broken(old, new)
     problem = only(text)
     path, message, value, expected, nearest = result

@@ -367,7 +367,7 @@ class Registry:
         entries: list,  # type: ignore[type-arg]
         shape: Callable[[list], object],  # type: ignore[type-arg]
     ) -> Answer:
-        """One page of a list, with a Link to the rest."""
+        """A page of a list, with a Link header for the next page."""
         start, size = int(query.get("at", 0)), self.page or len(entries) or 1
         answer = Answer(200, json.dumps(shape(entries[start : start + size])).encode())
         answer.headers["Content-Type"] = "application/json"

@@ -110,7 +110,7 @@ def buildx() -> str:
 
 
 def docker20() -> dict[str, str]:
-    """Environment variables with which `docker` uses the Docker 20.10 of tools/engines."""
+    """The environment with which `docker` uses the Docker 20.10 of tools/engines."""
     path = tool("docker", "docker.io docker-cli")
     host = _engine("IMGBUILD_DOCKER20_HOST")
     extra = {"DOCKER_HOST": host}
@@ -137,7 +137,7 @@ def apptainer() -> str:
 
 
 def registry() -> str:
-    """HOST:PORT of an empty registry on this machine, over plain HTTP."""
+    """The HOST:PORT of an empty registry with plain HTTP on this machine."""
     address = _engine("IMGBUILD_REGISTRY")
     host, _, port = address.partition(":")
     try:
@@ -148,7 +148,7 @@ def registry() -> str:
 
 
 def slurm() -> dict[str, str]:
-    """Environment variables with which Slurm's commands use the Slurm of tools/engines."""
+    """The environment with which commands of Slurm use the Slurm of tools/engines."""
     path = tool("sinfo", "slurm-wlm munge")
     extra = {"SLURM_CONF": _engine("IMGBUILD_SLURM_CONF")}
     if not extra["SLURM_CONF"] or not _answers(path, "--noheader", extra=extra):

@@ -45,7 +45,7 @@ def matrix(*arches: Arch) -> Matrix:
 
 
 def resolution(arch: Arch) -> Resolution:
-    """Large wheels, small ones, and one only for this architecture."""
+    """A resolution with large and small wheels, one of which is only for this architecture."""
     wheels = [
         samples.wheel("fastapi"),
         samples.wheel("fastapi-cli"),
@@ -77,7 +77,7 @@ def without(lock: Lock, package: str) -> Lock:
 
 
 def digests_of(lock: Lock) -> TargetDigests:
-    """Digests of `lock` with invented records of its layers."""
+    """The digests of `lock` with invented records of its layers."""
     records = {
         layer.id: LayerRecord(
             digest=f"sha256:{sha256(layer.id.encode())}",

@@ -38,7 +38,7 @@ class Site:
     scheme: str = "http"
 
     def url(self, path: str, login: str = "") -> str:
-        """The URL of `path`; `login` is "user:password"."""
+        """The URL of `path` with the optional login "user:password"."""
         return f"{self.scheme}://{login + '@' if login else ''}localhost:{self.port}/{path}"
 
     def received_requests(self, path: str) -> list[dict[str, str]]:

@@ -156,7 +156,7 @@ def _plan(count: int) -> Plan:
 
 
 def _base() -> list[Member]:
-    """Debian's Python with its linked libraries, a shell, and busybox."""
+    """The files of Debian's Python, its libraries, a shell and busybox."""
     dpkg, ldd = needs.tool("dpkg"), needs.tool("ldd", "libc-bin")
     listed = _lines(dpkg, "--listfiles", *DEBIAN)
     if not listed:

@@ -63,7 +63,7 @@ def modules() -> dict[str, ast.Module]:
 
 @functools.cache
 def imports(tree: ast.Module) -> list[tuple[str, int]]:
-    """Everything that a module imports, at its top or in a function: dotted name and line.
+    """The dotted name and line of every import in a module, also in functions.
 
     `from a import b` yields "a.b", since b may be a module.
     """
@@ -92,7 +92,7 @@ def internal_imports(name: str, trees: dict[str, ast.Module]) -> set[str]:
 
 @functools.cache
 def calls(tree: ast.Module) -> list[tuple[str, int]]:
-    """Plain and dotted names that a module calls: name and line."""
+    """The plain or dotted name and line of every call in a module."""
     names = []
     for node in nodes(tree):
         if isinstance(node, ast.Call):

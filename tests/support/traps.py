@@ -67,7 +67,7 @@ class Traps:
         self.settings(folder)
 
     def settings(self, folder: Path) -> None:
-        """Settings that make uv and pip use an index that does not respond."""
+        """Write settings that make uv and pip use an index that does not respond."""
         index = "http://127.0.0.1:9/simple"
         (folder / "uv.toml").write_text(f'index-url = "{index}"\n')
         (folder / "pip.conf").write_text(f"[global]\nindex-url = {index}\n")

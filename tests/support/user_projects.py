@@ -54,7 +54,7 @@ def reasons(result: Declared) -> dict[str, str]:
 
 
 def shown(result: Declared) -> str:
-    """The declarations for a golden file: places as FILE:LINE, without empty values."""
+    """The declarations in the form of a golden file, with locations as FILE:LINE."""
     return codec.encode(_brief(msgspec.to_builtins(result))).decode()
 
 

@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, kw_only=True):
 
 
 def deflated(data: bytes) -> bytes:
-    """`data` as a raw deflate stream."""
+    """Compress `data` to a raw deflate stream."""
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
     return packer.compress(data) + packer.flush()
 

@@ -124,7 +124,7 @@ def _call_pattern(command: Command) -> str:
 
 
 def test_named_test_contains_the_verb_and_options_of_its_block() -> None:
-    """They must be words of a call in the test or its imports; options may be tested separately."""
+    """The verb and options must be words of a call in the test or its imports."""
     options = [
         (block, item, ROOT / path) for block, item, path in elsewhere() if _verb_and_options(item)
     ]

@@ -341,7 +341,7 @@ def _folder_of_all() -> Iterator[Path]:
 
 
 def test_process_markers_of_another_user_are_not_removed(folder_of_all: Path) -> None:
-    """Their modes follow that user's umask: `dead` and `used` are readable, `hidden` is not."""
+    """The files `dead` and `used` are readable, but `hidden` is not, depending on the umask."""
     store = Store.open(folder_of_all)
     for name, mode in (("dead", 0o444), ("used", 0o444), ("hidden", 0)):
         path = folder_of_all / "live" / name

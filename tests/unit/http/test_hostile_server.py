@@ -80,7 +80,7 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
 @functools.cache
 def zeros() -> bytes:
-    """200 MB in 200 kB."""
+    """A gzip of 200 kB with 200 MB of zeros."""
     return gzip.compress(bytes(200 << 20))
 
 
@@ -91,7 +91,7 @@ def _zeros() -> None:
 
 
 def gzip_bomb(connection: socket.socket) -> None:
-    """A page of 200 MB."""
+    """Serve a compressed page of 200 MB."""
     answer(zeros(), b"Content-Encoding: gzip\r\n")(connection)
 
 

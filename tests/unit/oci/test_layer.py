@@ -22,18 +22,18 @@ from tests.support.rows import each_row
 
 
 def noise(size: int, seed: int = 0) -> bytes:
-    """Incompressible bytes."""
+    """Random bytes, which cannot be compressed."""
     return random.Random(seed).randbytes(size)
 
 
 def text(size: int) -> bytes:
-    """Bytes that can be compressed well, but not to almost nothing."""
+    """Bytes with a moderate compression ratio."""
     words = random.Random(size).choices([b"alpha ", b"beta ", b"gamma\n", b"%d" % size], k=size)
     return b"".join(words)[:size]
 
 
 def placed(folder: Path, content: bytes, *, deflate: bool, level: int = 6) -> Slice:
-    """`content` somewhere inside a file on disk."""
+    """Write `content` into the middle of a file on disk."""
     packer = zlib.compressobj(level, zlib.DEFLATED, -15)
     stream = packer.compress(content) + packer.flush() if deflate else content
     path = folder / hashlib.sha256(stream + bytes([deflate])).hexdigest()
@@ -68,7 +68,7 @@ def written(members: list[Member]) -> tuple[bytes, LayerRecord]:
 
 
 def contents(blob: bytes) -> dict[str, bytes]:
-    """Path → content of the files in a layer."""
+    """The content of each file in a layer, by path."""
     with tarfile.open(fileobj=io.BytesIO(blob), mode="r:gz") as tar:
         files = [(info.name, tar.extractfile(info)) for info in tar if info.isfile()]
         return {name: file.read() if file else b"" for name, file in files}

@@ -210,7 +210,7 @@ def test_second_write_repairs_damaged_layer(tmp_path):
 
 
 def others(name: str | None, second: str | None = None) -> list[dict[str, object]]:
-    """Entries of an `index.json` of another program, whose images need not be readable."""
+    """Entries that another program added to `index.json`, whose images need not be readable."""
     named = [name] if second is None else [name, second]
     return [
         {

@@ -134,7 +134,7 @@ def test_manifest_without_media_type_has_content_type(client, registry):
 
 @pytest.mark.parametrize("kind", [documents.INDEX, documents.MANIFEST])
 def test_ambiguous_document_is_refused(client, registry, kind):
-    """One client would read it as an index, another as an image."""
+    """One client would read such a document as an index, another as an image."""
     data = json.dumps({**json.loads(manifest()), "mediaType": kind, "manifests": []}).encode()
     registry.manifests["me/x", named(data)] = (data, kind)
     with pytest.raises(IntegrityError, match="both an index and an image"):

@@ -273,7 +273,7 @@ def there_and_back(registry: Registry, **options: object) -> None:
 
 @pytest.mark.parametrize("form", ["hosts.toml", "docker", "environment"])
 def test_custom_certificate_authority_is_trusted(tmp_path, monkeypatch, authority, form):
-    """It also applies to the storage and the token server of that registry."""
+    """The authority also applies to the storage and the token server of the registry."""
     manners = Registry(redirects=True, locations="foreign", auth="bearer")
     with memory_registry.serve(manners, secure(authority)) as registry:
         describe(tmp_path, registry.host, f'server = "https://{registry.host}"\nca = "ca.crt"')

@@ -323,7 +323,7 @@ def test_older_lock_of_target_is_refused(sample):
 
 
 def test_unsigned_other_lock_of_image_is_refused(sample):
-    """Contents outside of the image's digest are covered by the signed provenance."""
+    """The signed provenance covers contents outside of the image's digest."""
     other = msgspec.structs.replace(sample.lock, requirements={"torch": "==9"})
     target_digests = image_digests.digests_of(
         other, image_digests.layer_records(sample.target_digests)

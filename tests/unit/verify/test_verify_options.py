@@ -119,7 +119,7 @@ def test_unverified_statement_is_read_without_attachment(sample):
 
 
 class Builds:
-    """Replaces the build of locks and records them; the build has separate tests."""
+    """Records the locks to build instead of building them, which other tests do."""
 
     def __init__(self) -> None:
         self.locks: list[str] = []

@@ -176,7 +176,7 @@ def test_cuda_metapackage_determines_component_versions() -> None:
 
 
 def code(*archs: str) -> tuple[GpuCode, ...]:
-    """GPU code as "sm_90", "compute_90:8.4", "sm_90a*3" (three units)."""
+    """Parse GPU code such as "sm_90", "compute_90:8.4" or "sm_90a*3" (three units)."""
     gpu_codes = []
     for text in archs:
         arch, _, units = text.partition("*")

@@ -136,7 +136,7 @@ COMPARISONS = [
 
 
 class Version(NamedTuple):
-    """Arbitrary values of sys.version_info."""
+    """A sys.version_info with arbitrary values."""
 
     major: int
     minor: int
