@@ -343,7 +343,7 @@ def test_failed_build_error_names_compiled_files(work):
     assert any("no c" in reason for reason in caught.value.reasons)
 
 
-def test_repository_of_other_package_is_refused(work):
+def test_repository_of_another_package_is_refused(work):
     work.repository.commit(git_files())
     with pytest.raises(NoSolution) as caught:
         work.resolve_audited(f"other @ {work.repository.url}")

@@ -125,7 +125,7 @@ def test_untrusted_certificate_authority_is_refused(
     assert site.requests == [], "credentials were sent to a server that is not verified"
 
 
-def test_certificate_for_other_host_is_refused(
+def test_certificate_for_another_host_is_refused(
     bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))

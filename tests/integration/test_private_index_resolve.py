@@ -187,7 +187,7 @@ def test_hostile_default_index_cannot_provide_assigned_package(stack, default, t
     assert not hostile.received_requests("simple/company-kernels/")
 
 
-def test_removed_package_is_not_taken_from_other_index(stack, default, tmp_path):
+def test_removed_package_is_not_taken_from_another_index(stack, default, tmp_path):
     public = sample()
     public.wheel("company-kernels", "1.0")
     first = stack.enter_context(serve(Site()))
@@ -214,7 +214,7 @@ def test_mixed_cuda_package_set_is_refused(stack, default, tmp_path):
     )
 
 
-def test_torch_for_other_cuda_is_refused(stack, default, tmp_path):
+def test_torch_for_another_cuda_release_is_refused(stack, default, tmp_path):
     index = sample()
     index.wheel("torch", "2.7.0", [f"nvidia-cublas-cu12==12.6.4.1; {X86}"])
     default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))

@@ -217,7 +217,7 @@ def test_root_writable_by_others_is_recreated(tiny: Layout, store: Store) -> Non
         assert shell(root, "cat /opt/hello") == "hello\n"
 
 
-def test_root_of_other_user_is_refused(tiny: Layout, store: Store) -> None:
+def test_root_of_another_user_is_refused(tiny: Layout, store: Store) -> None:
     needs.root()
     with root_folder(tiny, ARCH, store):
         (folder,) = roots(store)

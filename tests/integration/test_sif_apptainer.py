@@ -266,7 +266,7 @@ def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path)
     assert mine == theirs
 
 
-def test_driver_at_other_location_is_found(sif, tmp_path):
+def test_driver_at_another_location_is_found(sif, tmp_path):
     """The library of the host is at the path to which --nv mounts the driver."""
     code = "import ctypes; ctypes.CDLL('libcuda.so.1'); print('loaded')"
     without = apptainer("exec", sif, "python", "-c", code, check=False)

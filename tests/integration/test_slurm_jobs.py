@@ -266,7 +266,7 @@ def test_failed_node_preparation_ends_job(
     slurm_project.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
 
 
-def test_folder_of_other_user_is_not_written_to(
+def test_folder_of_another_user_is_not_written_to(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = script(project, tmp_path, "--", "touch", str(tmp_path / "ran"))

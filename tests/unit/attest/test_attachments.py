@@ -216,7 +216,7 @@ def test_image_is_rebuilt_from_folder(
     assert built_image["digest"] == plan.top.digest
 
 
-def test_lock_of_other_image_is_refused(
+def test_lock_of_another_image_is_refused(
     place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     plan, other = place.plan(), place.both()

@@ -161,7 +161,7 @@ def test_missing_file_of_bundle_is_refused(sample: Sample, name: str):
         bundle.read(data, "there")
 
 
-def test_digests_of_other_lock_are_refused(sample: Sample):
+def test_digests_of_another_lock_are_refused(sample: Sample):
     lock_bundle = of(sample)
     other = samples.relabelled(msgspec.structs.replace(sample.lock, as_of="2025-06-21"))
     changed = codec.encode(other)

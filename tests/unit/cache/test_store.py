@@ -75,7 +75,7 @@ def test_invalid_hash_is_refused(store: Store, name: str) -> None:
         store.blob(name.removeprefix("sha256:"))
 
 
-def test_file_from_other_disk_is_copied(store: Store) -> None:
+def test_file_from_another_disk_is_copied(store: Store) -> None:
     with memory_folders.elsewhere(store.root) as folder:
         temporary = folder / "file"
         temporary.write_bytes(b"far")

@@ -185,7 +185,7 @@ def test_a_stale_lock_is_reported_with_every_reason(imgbuild: Command, sample: S
     assert not (sample.folder / "build").exists()
 
 
-def test_digests_of_other_lock_are_refused(imgbuild: Command, sample: Sample) -> None:
+def test_digests_of_another_lock_are_refused(imgbuild: Command, sample: Sample) -> None:
     path = sample.folder / "images" / TARGET / "digests.json"
     path.write_text(path.read_text().replace(sample.target_digests.digest, OTHER))
     error(imgbuild, ["digest", TARGET], 5, str(path), f"imgbuild lock {TARGET}")

@@ -132,7 +132,7 @@ def test_programs_are_read_for_audit(tmp_path):
         f"python/lib/python3.12/{SYSCONFIG}",
     ],
 )
-def test_archive_with_other_layout_is_refused(tmp_path, name):
+def test_archive_with_another_layout_is_refused(tmp_path, name):
     entries = sample()
     del entries[name]
     with pytest.raises(IntegrityError, match=f"^{re.escape(LABEL)} has no ") as caught:

@@ -125,7 +125,7 @@ def test_url_credentials_are_reused_for_same_server(http: Http, site: Site) -> N
     assert len(site.requests) == 2
 
 
-def test_credentials_are_not_sent_to_other_server(http: Http, site: Site) -> None:
+def test_credentials_are_not_sent_to_another_server(http: Http, site: Site) -> None:
     with serve(Site(files={"y": b"other"})) as other:
         site.redirects["/away"] = other.url("y")
         assert http.bytes(site.url("away", "me:secret")) == b"other"

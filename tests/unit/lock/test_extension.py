@@ -294,7 +294,7 @@ def test_changed_row_is_reported(path: Path, old: str, new: str, result: str) ->
     assert any(reason.startswith(result) for reason in reasons), reasons
 
 
-def test_extension_lock_is_stale_in_other_matrix(path: Path) -> None:
+def test_extension_lock_is_stale_in_another_matrix(path: Path) -> None:
     lock = extension_lock(path)
     reasons = extension.stale(lock, samples.matrix())
     assert reasons == ("the matrix has no target ours",)

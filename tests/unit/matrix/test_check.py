@@ -392,7 +392,7 @@ def test_environment_value_with_newline_is_refused() -> None:
     assert "several lines" in problem.message
 
 
-def test_index_of_other_cuda_is_refused() -> None:
+def test_index_of_another_cuda_release_is_refused() -> None:
     text, line, column = broken("indexes: {torch: torch}", "indexes: {torch: §torch}")
     problem = only(text.replace("whl/{cuda_tag}/torch{torch}", "whl/cu126"))
     assert (problem.line, problem.column) == (line, column)

@@ -37,7 +37,7 @@ def chosen(
     return [(item.name, item.arches) for item in selection]
 
 
-def test_names_are_found_in_releases(matrix: Matrix) -> None:
+def test_single_target_is_selected_by_name(matrix: Matrix) -> None:
     assert chosen(matrix, "cu130-vllm") == [("cu130-vllm", (X86, ARM))]
 
 

@@ -257,7 +257,7 @@ def test_link_instead_of_layout_marker_is_not_followed(tmp_path):
     assert target.read_text() == "mine"
 
 
-def test_damaged_copy_on_other_file_system_is_replaced(tmp_path, monkeypatch):
+def test_damaged_copy_on_another_file_system_is_replaced(tmp_path, monkeypatch):
     def no_links(*_: object, **__: object) -> None:
         raise OSError(errno.EXDEV, "other file system")
 

@@ -233,7 +233,7 @@ def test_diff_uses_lock_attached_to_image(place):
     assert (by_digest.complete, list(by_digest.arch)) == (True, [Arch.ARM64])
 
 
-def test_diff_ignores_attached_lock_of_other_image(place):
+def test_diff_ignores_attached_lock_of_another_image(place):
     """Any user with write access to a repository can attach documents to its images."""
     push.push(place.work(attach=True), place.both())
     target = place.push()

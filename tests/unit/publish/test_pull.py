@@ -100,7 +100,7 @@ def test_damaged_layout_layer_is_pulled_again(place, tmp_path, monkeypatch, cach
     assert images.verified(tmp_path / "image").digest == done.digest
 
 
-def test_layout_with_other_image_is_refused_before_download(place, tmp_path):
+def test_layout_with_another_image_is_refused_before_download(place, tmp_path):
     pulled(place, tmp_path / "image")
     place.registry.requests.clear()
     with pytest.raises(InputError, match=f"contains images other than {TARGET}: {BOTH}") as caught:

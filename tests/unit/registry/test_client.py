@@ -254,7 +254,7 @@ def test_endless_pages_of_registry_are_refused(client, registry, monkeypatch):
     assert len(registry.received_requests("/tags/list")) == 6
 
 
-def test_next_page_on_other_server_is_refused(client, registry):
+def test_next_page_on_another_server_is_refused(client, registry):
     push(client, registry)
     link = f'<http://{registry.storage}/v2/me/x/tags/list?secret=1>; rel="next"'
     registry.faults.append(Fault("GET .*/tags/list", edit=says("Link", link)))

@@ -240,7 +240,7 @@ def test_headers_are_sent_only_to_their_endpoint(tmp_path, registry, mirror):
     assert [request for request in registry.requests if "x-key" in request.headers] == []
 
 
-def test_headers_are_not_sent_after_redirect_from_other_registry(tmp_path, registry, mirror):
+def test_headers_are_not_sent_after_redirect_from_another_registry(tmp_path, registry, mirror):
     describe(tmp_path, mirror.host, f'server = "http://{mirror.host}"\n[header]\nx-key = "k"\n')
     pusher = client()
     pusher.upload(mirror.repository("me/x"), BLOB)

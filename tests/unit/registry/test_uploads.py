@@ -111,7 +111,7 @@ def mount(client, registry, name):
     return client.mount(repository, BLOB.digest, BLOB.size, other)
 
 
-def test_blob_of_other_repository_is_mounted(client, registry):
+def test_blob_of_another_repository_is_mounted(client, registry):
     push(client, registry, name="me/other")
     before = len(registry.received_requests(PUT))
     assert mount(client, registry, "me/other")
@@ -140,7 +140,7 @@ def test_mounted_blob_that_is_missing_is_an_error(client, registry):
     assert ("me/x", BLOB.digest) not in registry.blobs
 
 
-def test_mount_from_other_registry_is_not_requested(client, registry):
+def test_mount_from_another_registry_is_not_requested(client, registry):
     with memory_registry.serve(Registry()) as other:
         neighbour = other.repository("me/x")
         assert not client.mount(registry.repository("me/x"), BLOB.digest, BLOB.size, neighbour)
@@ -258,7 +258,7 @@ def test_wrong_resume_offset_is_handled(client, registry, range_header):
     push(client, registry)
 
 
-def test_stored_blob_with_other_digest_is_an_error(client, registry):
+def test_stored_blob_with_another_digest_is_an_error(client, registry):
     def _lie(answer: Answer) -> None:
         answer.headers["Docker-Content-Digest"] = f"sha256:{'0' * 64}"
 

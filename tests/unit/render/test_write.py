@@ -155,7 +155,7 @@ def test_build_uses_wheels_of_each_architecture():
     assert [line.plain.partition("=")[0] for line in needs] == ["setuptools"]  # torch is there
 
 
-def test_wheel_of_other_architecture_is_refused():
+def test_wheel_of_another_architecture_is_refused():
     file = "ninja-1.11-py3-none-manylinux_2_12_x86_64.manylinux2010_x86_64.whl"
     lock = _needing(msgspec.structs.replace(samples.wheel("ninja", "1.11"), file=file))
     assert online.build_files(lock, [Arch.X86_64])

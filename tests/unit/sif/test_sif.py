@@ -126,7 +126,7 @@ def written(tmp_path, document):
     return layout.Layout(path=tmp_path, name="", top=part, images={Arch.X86_64: stored})
 
 
-def test_image_of_other_builder_is_read(tmp_path):
+def test_image_of_another_builder_is_read(tmp_path):
     image_summary = image.read(
         written(tmp_path, {"created": "2025-06-20T00:00:00.123456789Z", "config": {"Env": None}}),
         Arch.X86_64,

@@ -87,7 +87,7 @@ def test_large_content_is_not_decompressed(members, tmp_path):
 
 
 @each_row("cut", [1 << 30, 100_000, 512, 777])
-def test_layer_of_other_tool_is_skimmed(tmp_path, cut):
+def test_layer_of_another_tool_is_skimmed(tmp_path, cut):
     """The tar is split into gzip members at arbitrary positions or at every byte."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:

@@ -421,7 +421,7 @@ def test_only_check_tests_shared_memory(tmp_path, monkeypatch, capsys):
     assert "--shared requires --job check" in done.stderr
 
 
-def test_sif_of_other_image_is_reported(tmp_path, monkeypatch, capsys):
+def test_sif_of_another_image_is_reported(tmp_path, monkeypatch, capsys):
     sample = make(tmp_path)
     sif = tmp_path / "some.sif"
     sif.write_bytes(b"hsqs")

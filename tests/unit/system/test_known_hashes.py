@@ -265,7 +265,7 @@ def test_file_writable_by_others_is_not_recorded(state, path, mode, reads):
         assert reads() == 1
 
 
-def test_file_of_other_user_is_not_recorded(state, path, reads):
+def test_file_of_another_user_is_not_recorded(state, path, reads):
     if os.geteuid():
         pytest.skip("only root can give a file to another user")
     os.chown(path, 4242, 4242)

@@ -88,7 +88,7 @@ def test_pushed_image_passes(place, expected):
     assert check(place, expected, whole=True) == {}
 
 
-def test_other_image_under_tag_fails(place, expected):
+def test_another_image_under_the_tag_fails(place, expected):
     place.push()
     place.registry.tags[NAME, BOTH] = place.tags()[registry_project.TAGS[0]]
     failures = failed(check(place, expected))

@@ -78,7 +78,7 @@ def test_impossible_tag_date_fails(tag):
     "tag",
     ["small-arm64", "small-x86_64", "small-base", "small-base-20261126", "small-arm64-20261126"],
 )
-def test_tag_of_other_image_fails(tag):
+def test_tag_of_another_image_fails(tag):
     with pytest.raises(Failed, match="another image"):
         name(tag)
 
@@ -96,7 +96,7 @@ def test_other_tag_names_are_not_checked(tag):
         name(tag)
 
 
-def test_image_of_other_lock_has_no_tags():
+def test_image_of_another_lock_has_no_tags():
     with pytest.raises(Unchecked, match="does not match the lock"):
         name("small", f"sha256:{'9' * 64}")
 

@@ -213,7 +213,7 @@ def test_changed_package_metadata_passes_for_same_image(sample, monkeypatch):
         place.unlink() if before is None else place.write_bytes(before)
 
 
-def test_sbom_of_other_imgbuild_version_is_trusted_by_signature(sample):
+def test_sbom_of_another_imgbuild_version_is_trusted_by_signature(sample):
     sample.unsign(sample.arm, kinds=(in_toto.CYCLONEDX,))
     data = b'{"bomFormat": "CycloneDX", "specVersion": "1.4"}'
     sample.replace(sample.arm, cyclonedx.MEDIA_TYPE, {"sbom.cdx.json": data})
@@ -226,7 +226,7 @@ def test_sbom_of_other_imgbuild_version_is_trusted_by_signature(sample):
     assert set(sample.failed(key=None)) == {"SBOM CycloneDX arm64"}
 
 
-def test_payload_signed_with_other_type_is_not_a_statement(sample):
+def test_payload_signed_with_another_type_is_not_a_statement(sample):
     """The envelope has another type but the same bytes and key."""
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     payload = forms.about_image(sample.top.digest)
@@ -239,7 +239,7 @@ def test_payload_signed_with_other_type_is_not_a_statement(sample):
     assert sample.failed()["signature"] == "it is not signed"
 
 
-def test_sbom_of_other_architecture_fails(sample):
+def test_sbom_of_another_architecture_fails(sample):
     other = attachments.subjects(sample.lock, sample.target_digests, tuple(Arch))[2]
     (artifact,) = sample.artifacts(other, spdx.MEDIA_TYPE)
     sample.replace(
@@ -260,14 +260,14 @@ def _statement(sample: Sample, **changed: Any) -> bytes:
     return statement
 
 
-def test_provenance_of_other_lock_is_refused(sample):
+def test_provenance_of_another_lock_is_refused(sample):
     sample.restore(sample.unsigned)
     other = _statement(sample, lock="0" * 64)
     sample.replace(sample.top, in_toto.PAYLOAD_TYPE, {"provenance.json": other})
     assert f"refers to the lock {'0' * 64}" in sample.failed(key=None)["provenance"]
 
 
-def test_signed_provenance_of_other_image_is_refused(sample):
+def test_signed_provenance_of_another_image_is_refused(sample):
     place = sample.place
     place.push()
     lock, target_digests = place.sample.lock, place.sample.target_digests
@@ -375,7 +375,7 @@ def test_signature_by_another_key_is_refused(sample):
     assert sample.verify() == {}
 
 
-def test_signature_of_other_image_is_refused(sample):
+def test_signature_of_another_image_is_refused(sample):
     place = sample.place
     place.push()
     other = place.plan().top

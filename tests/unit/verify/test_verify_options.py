@@ -167,7 +167,7 @@ def test_failed_rebuild_is_a_separate_check(sample):
     )
 
 
-def test_given_lock_of_other_image_is_not_built(sample):
+def test_given_lock_of_another_image_is_not_built(sample):
     place = sample.place
     place.push()
     locked = expected_lock.of_project(place.work().project, place.sample.lock.target)

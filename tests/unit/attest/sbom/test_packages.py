@@ -78,7 +78,7 @@ def test_deb_metadata_has_licence_source_and_relations(store: Store, tmp_path: P
         ("./usr/share/doc/tool/copyright", "../tool-base/copyright"),
     ],
 )
-def test_deb_uses_copyright_file_of_other_package(
+def test_deb_uses_copyright_file_of_another_package(
     store: Store, tmp_path: Path, path: str, leads: str
 ):
     deb = debs.make(tmp_path / "tool.deb", "tool", [debs.symlink(path, leads)])

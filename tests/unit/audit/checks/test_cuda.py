@@ -136,7 +136,7 @@ def test_cpu_build_of_torch_is_an_error() -> None:
         ("13.0", "nvidia_cutlass_dsl", "4.5.2", False),
     ],
 )
-def test_components_of_other_cuda_release_are_reported(
+def test_components_of_another_cuda_release_are_reported(
     cuda: str, package: str, version: str, broken: bool
 ) -> None:
     findings = cudas.check(wheels(**{package: version}), cuda)
@@ -147,7 +147,7 @@ def test_components_of_other_cuda_release_are_reported(
 @pytest.mark.parametrize(
     ("beside", "severity"), [({}, "warning"), ({"nvidia-cuda-nvcc 13.0.88": []}, "error")]
 )
-def test_headers_of_other_release_are_reported_only_with_compiler(
+def test_headers_of_another_release_are_reported_only_with_compiler(
     beside: dict[str, list[ElfFacts]], severity: str
 ) -> None:
     package_set = SharedObjects(

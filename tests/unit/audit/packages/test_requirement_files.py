@@ -178,12 +178,12 @@ def test_contradicting_lines_are_reported_with_both_locations(first: str, second
         assert "1.26.4" in places or "y.invalid" in places
 
 
-def test_contradiction_under_other_marker_is_ignored() -> None:
+def test_contradiction_under_another_marker_is_ignored() -> None:
     lines = 'numpy==1.26.4 ; python_version < "3.12"\nnumpy==2.0.0 ; python_version >= "3.12"\n'
     assert read(lines).versions == {"numpy": "1.26.4"}
 
 
-def test_open_requirement_is_pinned_by_other_file() -> None:
+def test_open_requirement_is_pinned_by_another_file() -> None:
     listed = read("ray[default]>=2.45\n", "ray==2.48.0\n")
     assert listed.pins == {"ray": Pin(version="2.48.0", extras=("default",))}
 
