@@ -1,4 +1,4 @@
-"""The Debian bases compared with mmdebstrap, which installs the same packages and runs all scripts.
+"""Compares the Debian bases with roots of mmdebstrap, which installs the same packages.
 
 Paths, types, modes, owners, link targets, contents and times must be equal, except for the lists in
 tests/support/debian_differences.py, of which a whole base needs every entry. The comparison is part

@@ -48,7 +48,7 @@ def project(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pr
 
 @pytest.fixture
 def wheels(project: Project, tmp_path: Path) -> Path:
-    """A copy of the wheels, to be damaged."""
+    """A copy of the wheels that a test can damage."""
     return Path(shutil.copytree(project.folder / "build/wheels/small", tmp_path / "wheels"))
 
 

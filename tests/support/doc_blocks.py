@@ -1,4 +1,4 @@
-"""Code blocks of the docs, and the comment before each that says how it is tested:
+"""Reads the code blocks of the docs, and the comment before each that declares its test:
 
     <!-- run: ENVIRONMENT -->                its commands run in an environment of docs_shell.py
     <!-- run: ENVIRONMENT, writes FILE -->   it is written to that file, for the next commands

@@ -1,4 +1,4 @@
-"""Changed responses of registries, and changed advisories; `make bench-hostile`: many more."""
+"""Tests changed responses of registries and advisories; `make bench-hostile` tries many more."""
 
 from __future__ import annotations
 

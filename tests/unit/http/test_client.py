@@ -46,7 +46,7 @@ def write_netrc(path: Path, text: str) -> None:
     path.chmod(0o600)
 
 
-def test_page_is_read(http: Http, site: Site) -> None:
+def test_page_is_read_from_server(http: Http, site: Site) -> None:
     site.redirects["/old"] = "/page"
     page = http.text(site.url("old", "me:secret"), accept="text/html")
     assert (page.url, page.text, page.status) == (site.url("page"), "<a>é</a>", 200)

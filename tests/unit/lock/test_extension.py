@@ -99,7 +99,7 @@ def test_row_overrides_published_settings(path: Path) -> None:
     )
 
 
-def test_row_overrides_command(path: Path) -> None:
+def test_row_overrides_published_command(path: Path) -> None:
     text = path.read_text(encoding="utf-8") + "    cmd: [/opt/team/train.sh]\n    entrypoint: []\n"
     path.write_text(text, encoding="utf-8")
     settings = extension_lock(path).settings

@@ -369,12 +369,12 @@ TARGETS = {
 
 
 @each_row("name", [*SHARED])
-def test_shared_keys_are_checked(name: str) -> None:
+def test_invalid_shared_keys_are_reported(name: str) -> None:
     check(*SHARED[name])
 
 
 @each_row("name", [*TARGETS])
-def test_target_keys_are_checked(name: str) -> None:
+def test_invalid_target_keys_are_reported(name: str) -> None:
     check(*TARGETS[name])
 
 

@@ -130,7 +130,7 @@ def test_deflate_streams_are_copied_unchanged(tmp_path: Path) -> None:
         assert blob[start + len(stream) :][:8] == trailer
 
 
-def test_packed_runs_are_compressed(tmp_path: Path) -> None:
+def test_packed_member_runs_are_compressed(tmp_path: Path) -> None:
     """Headers are compressed as well; other layers are written without compression."""
     files = [member(f"d/{number:04}", b"x" * number, pack=True) for number in range(2000)]
     blob, record = written(files)

@@ -42,7 +42,7 @@ def client(alone) -> Client:
 
 
 def image(client: Client, registry: Registry) -> Descriptor:
-    """A manifest to attach to."""
+    """The descriptor of a manifest to which artifacts are attached."""
     data = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "config": {
         "mediaType": "application/json", "digest": f"sha256:{sha256(b'{}')}", "size": 2,
     }, "layers": []}).encode()  # fmt: skip

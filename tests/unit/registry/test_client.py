@@ -263,7 +263,7 @@ def test_next_page_on_another_server_is_refused(client, registry):
     assert "secret" not in caught.value.message
 
 
-def test_repository_without_tags_is_empty(client, registry):
+def test_repository_without_tags_has_an_empty_list(client, registry):
     registry.faults.append(Fault("GET .*/tags/list", status=200, body=b'{"tags": null}'))
     assert list(client.tags(registry.repository("me/x"))) == []
 

@@ -333,7 +333,7 @@ def test_unreadable_upload_source_is_an_error(client, registry, tmp_path):
         client.upload(registry.repository("me/x"), gone)
 
 
-def test_file_is_uploaded(client, registry, tmp_path):
+def test_file_is_uploaded_from_disk(client, registry, tmp_path):
     (tmp_path / "blob").write_bytes(DATA)
     push(client, registry, file_source(tmp_path / "blob", BLOB.digest, BLOB.size))
 

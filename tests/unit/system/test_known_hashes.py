@@ -180,7 +180,7 @@ def test_invalid_record_does_not_affect_others(state, path, tmp_path, reads):
     assert reads() == 0
 
 
-def test_record_waits_for_next_clock_tick(state, path, monkeypatch):
+def test_record_is_written_after_the_next_clock_tick(state, path, monkeypatch):
     monkeypatch.setattr(known_hashes, "TICK_NS", 300_000_000)
     path.write_bytes(GOOD)
     changed = path.stat().st_ctime_ns

@@ -165,7 +165,7 @@ def test_invalid_document_fails(place, expected):
     assert "config" in failed(check(place, expected))["manifest", None]
 
 
-def test_layout_is_checked_like_registry(sample, place, expected, tmp_path):
+def test_layout_is_checked_as_a_registry_image(sample, place, expected, tmp_path):
     plan = sample.plan
     out = tmp_path / "layout"
     inputs = place.work().inputs

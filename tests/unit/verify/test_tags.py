@@ -101,7 +101,7 @@ def test_image_of_another_lock_has_no_tags():
         name("small", f"sha256:{'9' * 64}")
 
 
-def test_verify_expects_tags_of_push(tmp_path, monkeypatch):
+def test_verify_accepts_only_tags_that_push_sets(tmp_path, monkeypatch):
     """The tags of each push plan pass for its digest, and for no other plan's."""
     for place in registry_project.place(tmp_path, monkeypatch):
         plans = [place.plan(), place.both(), *(place.both(arch) for arch in Arch)]
