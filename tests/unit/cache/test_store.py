@@ -297,7 +297,7 @@ def test_prune_keeps_entries_used_by_other_process(store: Store) -> None:
     assert store.file(name) is None
 
 
-def test_clear_removes_everything(store: Store) -> None:
+def test_clear_removes_all_entries(store: Store) -> None:
     keep_file(store, b"one")
     keep_blob(store, b"two")
     store.put_fact("kind", "key", b"")

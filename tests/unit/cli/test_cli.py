@@ -399,7 +399,9 @@ def test_digest_imports_few_modules(imgbuild: Command, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("sample")
-def test_targets_are_completed(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_names_are_completed_by_the_shell(
+    imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("_IMGBUILD_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "imgbuild show cu")
     monkeypatch.setenv("COMP_CWORD", "2")

@@ -69,7 +69,7 @@ def test_full_image_tag_has_no_architecture():
         "small-20260230", "small-20261301", "small-20260001", "small-00000000",
     ],
 )  # fmt: skip
-def test_impossible_tag_date_fails(tag):
+def test_impossible_tag_date_is_detected(tag):
     with pytest.raises(Failed, match="date"):
         name(tag)
 
@@ -78,7 +78,7 @@ def test_impossible_tag_date_fails(tag):
     "tag",
     ["small-arm64", "small-x86_64", "small-base", "small-base-20261126", "small-arm64-20261126"],
 )
-def test_tag_of_another_image_fails(tag):
+def test_tag_of_another_image_is_detected(tag):
     with pytest.raises(Failed, match="another image"):
         name(tag)
 

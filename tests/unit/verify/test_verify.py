@@ -85,7 +85,7 @@ def test_image_without_attachments_is_compared_with_given_lock(sample):
 # -- changed bytes
 
 
-def test_flipped_byte_in_layer_fails(sample):
+def test_flipped_byte_in_layer_is_detected(sample):
     layer = sample.target_digests.arch[ARM].layers[1].digest
     sample.flip_blob(sample.place.registry.blobs[NAME, layer])
     place = InRegistry(Client(first_wait=0.001, attempts=2), sample.place.reference(BOTH))
@@ -96,7 +96,7 @@ def test_flipped_byte_in_layer_fails(sample):
     assert layer in failed.detail
 
 
-def test_flipped_byte_in_configuration_fails(sample):
+def test_flipped_byte_in_configuration_is_detected(sample):
     digest = sample.target_digests.arch[ARM].config
     sample.flip_blob(sample.place.registry.blobs[NAME, digest])
     failures = sample.failed()
@@ -104,7 +104,7 @@ def test_flipped_byte_in_configuration_fails(sample):
     assert digest in failures["manifest"]
 
 
-def test_flipped_byte_in_manifest_fails(sample):
+def test_flipped_byte_in_manifest_is_detected(sample):
     data, kind = sample.place.registry.manifests[NAME, sample.arm.digest]
     flipped = data.replace(b'"schemaVersion":2', b'"schemaVersion":3')
     sample.place.registry.manifests[NAME, sample.arm.digest] = (flipped, kind)
@@ -120,26 +120,26 @@ def test_flipped_byte_in_manifest_fails(sample):
         (spdx.MEDIA_TYPE, "sbom.spdx.json", "SBOM SPDX arm64"),
     ],
 )
-def test_flipped_byte_in_sbom_fails(sample, kind, name, check):
+def test_flipped_byte_in_sbom_is_detected(sample, kind, name, check):
     sample.flip(sample.arm, kind, name)
     assert set(sample.failed()) == {check}
     assert set(sample.failed(key=None)) == {check}
 
 
-def test_flipped_byte_in_provenance_fails(sample):
+def test_flipped_byte_in_provenance_is_detected(sample):
     sample.flip(sample.top, in_toto.PAYLOAD_TYPE, "provenance.json")
     assert set(sample.failed(key=None)) == {"provenance"}
     assert "provenance" in sample.failed()
 
 
 @pytest.mark.parametrize("name", ["lock.json", "digests.json", "packages.json", "sources.json"])
-def test_flipped_byte_in_lock_fails(sample, name):
+def test_flipped_byte_in_lock_is_detected(sample, name):
     sample.flip(sample.top, bundle.ARTIFACT_TYPE, name)
     assert set(sample.failed()) == {"lock", *OF_A_LOCK}
     assert set(sample.failed(key=None)) == {"lock"}
 
 
-def test_flipped_byte_in_signature_fails(sample):
+def test_flipped_byte_in_signature_is_detected(sample):
     for data in list(sample.place.registry.blobs.values()):
         if b'"verificationMaterial"' in data and _about(data) == (sample.top.digest,):
             sample.flip_blob(data)
@@ -173,7 +173,7 @@ def test_rewritten_signature_matches_no_key(sample):
     assert "refers to the key" in sample.failed()["signature"]
 
 
-def test_rewritten_sbom_fails(sample):
+def test_rewritten_sbom_is_detected(sample):
     (artifact,) = sample.artifacts(sample.arm, cyclonedx.MEDIA_TYPE)
     data = artifact.files["sbom.cdx.json"].data
     other = data.replace(b'"torch"', b'"t0rch"')
@@ -239,7 +239,7 @@ def test_payload_signed_with_another_type_is_not_a_statement(sample):
     assert sample.failed()["signature"] == "it is not signed"
 
 
-def test_sbom_of_another_architecture_fails(sample):
+def test_sbom_of_another_architecture_is_detected(sample):
     other = attachments.subjects(sample.lock, sample.target_digests, tuple(Arch))[2]
     (artifact,) = sample.artifacts(other, spdx.MEDIA_TYPE)
     sample.replace(

@@ -71,7 +71,7 @@ def test_image_without_blobs_does_not_pass(sample):
 
 
 @pytest.mark.parametrize("form", ["attached", "signed", "both"])
-def test_deleted_provenance_fails(sample, form):
+def test_deleted_provenance_is_detected(sample, form):
     if form != "signed":
         sample.remove(in_toto.PAYLOAD_TYPE, sample.top)
     if form != "attached":
@@ -93,7 +93,7 @@ def test_deleted_provenance_fails(sample, form):
         (spdx.MEDIA_TYPE, in_toto.SPDX, "SBOM SPDX arm64"),
     ],
 )
-def test_deleted_sbom_fails(sample, kind, predicate, check):
+def test_deleted_sbom_is_detected(sample, kind, predicate, check):
     sample.remove(kind, sample.arm)
     sample.unsign(sample.arm, kinds=(predicate,))
     for locked in (None, project_lock(sample)):
