@@ -29,15 +29,15 @@ Failure = tuple[int, int, str]  # first and last line, and the result of Python
 
 
 class Unknown(Exception):
-    """The object that a name refers to cannot be determined."""
+    """Raised if the object that a name refers to cannot be determined."""
 
 
 class Fails(Exception):
-    """Python raises an exception with this message."""
+    """Raised if Python would raise an exception with this message."""
 
 
 class NotInstalled(Fails):
-    """A whole package is missing."""
+    """Raised if a whole package is missing."""
 
 
 def of_other_device(error: Exception) -> bool:
@@ -75,7 +75,7 @@ def member(owner: Any, name: str) -> Any:
 
 
 def call(function: Any, node: ast.Call) -> None:
-    """Fails if the signature does not accept the keywords or the number of arguments."""
+    """Raise Fails if the signature does not accept the keywords or the number of arguments."""
     if inspect.isclass(function) and issubclass(function, (BaseException, type)):
         return
     runs = function.__init__ if inspect.isclass(function) else function

@@ -53,7 +53,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Built(msgspec.Struct, frozen=True, kw_only=True):
-    """A target with all inputs and layers in the user's cache. `layers`: digest → bytes."""
+    """A target with all inputs and layers in the user's cache; `layers` has their sizes."""
 
     project: Project
     lock: Lock
@@ -96,7 +96,7 @@ def changed(project: Project, pins: Mapping[str, str], folder: Path) -> Built:
 
 
 class Imgbuild:
-    """imgbuild with a separate cache that contains only what the case needs."""
+    """Runs imgbuild with a separate cache that contains only the inputs of the case."""
 
     def __init__(self, folder: Path, through: str, jobs: int | None) -> None:
         self._folder = folder
@@ -160,7 +160,7 @@ class Imgbuild:
 
 
 class Docker:
-    """`docker build` with uv from wheels next to the Dockerfile; the base is built by imgbuild."""
+    """Runs `docker build` with uv and wheels of the build context, on a base of imgbuild."""
 
     def __init__(self, folder: Path) -> None:
         if "io.containerd.snapshotter" not in _output("docker", "info", "-f", "{{.DriverStatus}}"):
@@ -194,7 +194,7 @@ class Docker:
         _checked("docker", "buildx", "build", *words, self._context)
 
     def answer(self, *, cached: bool) -> measuring.Measure:
-        """Run `docker build` of the prepared context, and a command in the image.
+        """Run `docker build` with the prepared context, and a command in the image.
 
         With `cached`, the results of earlier builds are used.
         """
@@ -284,7 +284,7 @@ def _imgbuild(project: Project, *words: str) -> None:
 
 def _link(source: Path | None, place: Path) -> None:
     if source is None:
-        sys.exit(f"{place.name} is not in the cache: build the target once, then run this again")
+        sys.exit(f"{place.name} is not in the cache: build the target and run this again")
     try:
         place.hardlink_to(source)
     except OSError:  # another file system

@@ -49,7 +49,7 @@ class Dumper(yaml.SafeDumper):
     """A YAML dumper that writes repeated values in full, because a matrix has no aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """True for each value."""
+        """Return true for every value, because no value gets an alias."""
         return True
 
 
@@ -94,7 +94,7 @@ def write_project(folder: Path, number: int) -> None:
 
 
 def measured(folder: Path, cache: str, words: tuple[str, ...]) -> tuple[float, float, int]:
-    """Seconds, seconds of processor time and MB of memory of a command in `folder`."""
+    """The wall time, processor time (in seconds) and memory (in MB) of a command in `folder`."""
     program = [sys.executable, "-m", "imgbuild", *words]
     env = {**os.environ, "IMGBUILD_CACHE": cache}
     started = time.monotonic()

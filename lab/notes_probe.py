@@ -20,7 +20,7 @@ from typing import Any
 
 
 class Untried(Exception):
-    """A question cannot be answered in this image."""
+    """Raised if a question cannot be answered in this image."""
 
 
 def load(module: str) -> Any:

@@ -79,7 +79,7 @@ class InstalledSet:
         return self.result().fails
 
     def result(self) -> SetResult:
-        """Python's half of the result."""
+        """The part of the result that comes from Python."""
         return SetResult(
             imported=self.imported,
             failures=tuple(self.failures),

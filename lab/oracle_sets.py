@@ -55,7 +55,7 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages from which sets are resolved.
+    """The packages from which sets are resolved.
 
     `torch` is the version common to its sets; `companions` are requirements of each set.
     """
@@ -106,7 +106,7 @@ def load() -> Table:
 
 
 class Unresolved(Exception):
-    """uv found no set for these requirements; its explanation is the argument."""
+    """Raised with uv's explanation if uv finds no set for the requirements."""
 
 
 class Shop:

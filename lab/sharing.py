@@ -136,7 +136,7 @@ def main() -> int:
     folder = options.images
     locked_images = images(folder)
     if not locked_images:
-        console.error(f"{folder}: no image is locked", hint="imgbuild lock --all")
+        console.error(f"{folder}: no target has a lock", hint="imgbuild lock --all")
         return 2
     if options.registry is None:
         console.data("\n".join(table(locked_images)))

@@ -147,7 +147,7 @@ def convert(command: Sequence[str | Path], folder: Path, out: Path) -> Run:
 
 
 def processor() -> float:
-    """Seconds of processor time of all ended child processes."""
+    """The processor time of all ended child processes in seconds."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -173,7 +173,7 @@ def report(runs: dict[str, list[Run]], before: str) -> str:
 
 
 def median(runs: Sequence[Run]) -> float:
-    """Seconds of wall time."""
+    """The median wall time in seconds."""
     return statistics.median(run.measure.seconds for run in runs)
 
 

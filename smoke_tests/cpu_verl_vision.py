@@ -39,7 +39,7 @@ def write(path: Path) -> int:
 
 
 def settings() -> Any:
-    """verl's configuration of a dataset."""
+    """The configuration of a dataset of verl."""
     import hydra
 
     options = {

@@ -40,7 +40,7 @@ def load(folder: Path, **more: Any) -> tuple[Any, Any]:
 
 
 def sft(folder: Path) -> tuple[Any, Any, list[str]]:
-    """Model and trainer of an SFT step, and problems so far."""
+    """Create the model and the trainer of an SFT step; returns them with the problems so far."""
     import gpu_sft
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
@@ -56,7 +56,7 @@ def sft(folder: Path) -> tuple[Any, Any, list[str]]:
 
 
 def notebook(folder: Path) -> tuple[Any, Any, list[str]]:
-    """Model and trainer of the notebook's training, and problems so far."""
+    """Create the model and the trainer of the notebook; returns them with the problems so far."""
     import gpu_sft
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
@@ -126,7 +126,7 @@ def engine_answer(model: Any) -> list[str]:
 
 
 def grpo(folder: Path, reward: Reward) -> tuple[Any, Any, list[str]]:
-    """Model and trainer of a GRPO step, and problems so far."""
+    """Create the model and the trainer of a GRPO step; returns them with the problems so far."""
     import gpu_grpo
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer

@@ -31,7 +31,7 @@ def engine_options(backend: str) -> dict[str, Any]:
 
 
 def sampling(count: int, **form: Any) -> Any:
-    """Sampling parameters for `count` structured answers."""
+    """The sampling parameters for `count` structured answers."""
     import vllm.sampling_params
 
     parameters = {"temperature": 1.0, "max_tokens": TOKENS, "n": count, "seed": 3}
@@ -51,7 +51,7 @@ def answers(llm: Any, parameters: Any) -> list[str]:
 def form(
     llm: Any, right: Callable[[str], bool], words: str, count: int = 3, **parameters: Any
 ) -> list[str]:
-    """Problems of the answers in the format `parameters`, which `right` checks."""
+    """The problems of structured answers, each of which `right` checks."""
     texts = answers(llm, sampling(count, **parameters))
     print(words, texts)
     if not any(texts):
@@ -60,13 +60,13 @@ def form(
 
 
 def document(llm: Any) -> list[str]:
-    """The problems of JSON documents with a schema."""
+    """Generate JSON documents with a schema; returns their problems."""
     texts = answers(llm, sampling(TRIES, json=SCHEMA))
     return smoke_openai.complete(texts, smoke_openai.fits_schema)
 
 
 def plain(llm: Any) -> list[str]:
-    """The problems of unstructured texts and a chat."""
+    """Generate unstructured texts and a chat; returns their problems."""
     from vllm import SamplingParams
 
     parameters = SamplingParams(temperature=smoke_openai.FREE, max_tokens=16)

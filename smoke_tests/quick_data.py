@@ -58,14 +58,14 @@ def assistant(answer: str) -> list[dict[str, str]]:
 
 
 def chat() -> list[dict[str, Any]]:
-    """Conversations for fine-tuning."""
+    """The conversations for fine-tuning."""
     return [
         {"messages": user(question) + assistant(answer)} for question, answer in QUESTIONS.items()
     ]
 
 
 def turns() -> list[dict[str, Any]]:
-    """Conversations of four messages, as verl's fine-tuning reads them."""
+    """The conversations of four messages that verl's fine-tuning reads."""
     rows = chat()
     return [
         {"messages": row["messages"] + other["messages"]}
@@ -82,7 +82,7 @@ def preference() -> list[dict[str, Any]]:
 
 
 def unpaired() -> list[dict[str, Any]]:
-    """Answers with a judgement, half of them good."""
+    """The answers with a judgement, half of which are good."""
     return [
         {
             "prompt": user(question),
@@ -94,7 +94,7 @@ def unpaired() -> list[dict[str, Any]]:
 
 
 def prompt() -> list[dict[str, Any]]:
-    """Questions without answers."""
+    """The questions without answers."""
     return [{"prompt": user(question)} for question in QUESTIONS]
 
 

@@ -396,7 +396,7 @@ def clip(log: str, limit: int) -> str:
 
 
 def line(case: dict[str, Any]) -> str:
-    """One row of the table."""
+    """The row of a case in the table."""
     return f"{case['outcome']:8} {case['seconds']:7.1f} s  {case['name']:32} {case['message']}"
 
 

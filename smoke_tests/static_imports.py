@@ -54,7 +54,7 @@ def import_names(distribution: Distribution) -> list[str]:
 
 
 def place_of(path: str) -> tuple[str, ...]:
-    """The parts of `path` below its folder of sys.path; () outside of all folders.
+    """The parts of `path` below its folder of sys.path; () if no folder contains it.
 
     The deepest folder counts: a .pth file may add one inside site-packages, whose modules break if
     they are imported by their longer name.

@@ -1,1 +1,1 @@
-"""Tests of imgbuild. `unit/` touches nothing; `integration/` says by marks what it needs."""
+"""Contains the tests of imgbuild; integration tests declare their requirements with marks."""

@@ -46,7 +46,7 @@ def test_modules_have_no_circular_imports():
 
 
 def test_folders_have_no_circular_imports():
-    """At all depths; the modules directly in a folder with subfolders count as one folder."""
+    """All depths are checked; modules directly in a folder with subfolders count as one folder."""
     graph: dict[str, set[str]] = {}
     for name in modules():
         for other in internal_imports(name, modules()):
@@ -91,7 +91,7 @@ def test_restricted_calls_are_used_only_where_allowed(banned):
 
 
 def test_no_class_inherits_from_a_class_of_its_folder():
-    """Except protocols and values (msgspec), so that a file can be read alone."""
+    """Protocols and msgspec values are excluded. A file can therefore be read alone."""
     wrong = []
     for name, tree in modules().items():
         imported_trees = {other: modules()[other] for other in internal_imports(name, modules())}
@@ -123,7 +123,7 @@ def test_class_names_are_unique():
 
 
 def test_module_with_a_single_importer_in_its_folder_has_a_reason():
-    """Otherwise it is a part of its only importer. The first line ends: `(separate: reason).`"""
+    """The first line of its docstring ends with `(separate: reason).`"""
     importers: dict[str, set[str]] = {}
     for name in modules():
         for other in internal_imports(name, modules()):
@@ -141,13 +141,13 @@ def test_module_with_a_single_importer_in_its_folder_has_a_reason():
         if SEPARATE.search((ast.get_docstring(tree) or "").partition("\n")[0])
     }
     assert single - explained == set(), (
-        "merge them into their importers, or say why they are separate"
+        "merge these modules into their importers, or state why they are separate"
     )
-    assert explained - single == set(), "these have other importers: the reason no longer holds"
+    assert explained - single == set(), "these modules have other importers: remove the reason"
 
 
 def test_no_protocol_has_its_only_implementation_in_its_folder():
-    """Its user can use that class instead."""
+    """The user of such a protocol can use the class instead."""
     classes = {
         node.name: (name, node)
         for name, tree in modules().items()

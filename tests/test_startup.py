@@ -98,7 +98,7 @@ def test_full_or_closed_stdout_is_an_error(sample: Sample, words: str, redirecte
 
 
 def test_only_listed_imports_are_inside_functions() -> None:
-    """Verbs are imported lazily in one place; other imports in functions are for rare modes."""
+    """Verbs are imported lazily in one place, and rare modes may import in functions."""
     places = {
         f"{path.parent.name}.{path.stem}.{function.name}"
         for path in [*(ROOT / "builder/imgbuild/cli").glob("*.py")]

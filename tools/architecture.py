@@ -91,7 +91,7 @@ def modules() -> str:
 
 
 def rendered() -> str:
-    """ARCHITECTURE.md with the current tree."""
+    """The text of ARCHITECTURE.md with the current tree."""
     text = PAGE.read_text(encoding="utf-8")
     head, _, rest = text.partition(START)
     _, _, tail = rest.partition(END)

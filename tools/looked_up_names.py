@@ -38,7 +38,7 @@ class RecordingPackageSet(PackageSet):
 
     @cached_property
     def names(self) -> set[str]:
-        """The normalized names."""
+        """The normalized names of all looked-up packages and modules."""
         return set(_PROVIDERS)
 
     def _root(self, module: str) -> str:
@@ -51,51 +51,51 @@ class RecordingPackageSet(PackageSet):
         return package
 
     def version(self, package: str) -> str | None:
-        """As in `PackageSet`."""
+        """Return the version of a package and record its name."""
         return super().version(self._package(package))
 
     def metadata(self, package: str) -> WheelMetadata | None:
-        """As in `PackageSet`."""
+        """Return the metadata of a package and record its name."""
         return super().metadata(self._package(package))
 
     def files(self, package: str) -> Mapping[str, int]:
-        """As in `PackageSet`."""
+        """Return the files of a package and record its name."""
         return super().files(self._package(package))
 
     def read(self, package: str, path: str) -> bytes | None:
-        """As in `PackageSet`."""
+        """Read a file of a package and record the name of the package."""
         return super().read(self._package(package), path)
 
     def generated_code(self, package: str) -> tuple[GeneratedCode, ...]:
-        """As in `PackageSet`."""
+        """Return the generated code of a package and record its name."""
         return super().generated_code(self._package(package))
 
     def advised_extras(self, package: str) -> tuple[AdvisedExtra, ...]:
-        """As in `PackageSet`."""
+        """Return the advised extras of a package and record its name."""
         return super().advised_extras(self._package(package))
 
     def loaded(self, package: str) -> Names:
-        """As in `PackageSet`."""
+        """Return the names that a package loads and record its name."""
         return super().loaded(self._package(package))
 
     def modules_of(self, package: str) -> Mapping[str, str]:
-        """As in `PackageSet`."""
+        """Return the modules of a package and record its name."""
         return super().modules_of(self._package(package))
 
     def owner(self, module: str) -> str | None:
-        """As in `PackageSet`."""
+        """Return the owner of a module and record the top-level module."""
         return super().owner(self._root(module))
 
     def exists(self, module: str) -> bool | None:
-        """As in `PackageSet`."""
+        """Return whether a module exists and record the top-level module."""
         return super().exists(self._root(module))
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
-        """As in `PackageSet`."""
+        """Return the facts of a module and record the top-level module."""
         return super().module(self._root(name))
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
-        """As in `PackageSet`."""
+        """Return the files of a package that mention a word and record its name."""
         return super().mentioning(self._root(package), word)
 
 

@@ -21,7 +21,7 @@ VLLM = b"class LLM: ...\nclass Gone: ...\n"
 
 
 class Machine:
-    """Wheels and environments in one folder, and a separate cache; no network."""
+    """A folder with wheels and environments, and a separate cache, without a network."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -24,7 +24,7 @@ BINARY = random.Random(3).randbytes(20 << 20)
 
 
 class Counting:
-    """The number of ranges requested from `http`, and the number of bytes."""
+    """Counts the ranges and bytes requested from `http`."""
 
     def __init__(self, http: Http) -> None:
         self._http = http

@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.network, pytest.mark.disk(3), pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def torch() -> Iterator[tuple[Wheel, Path]]:
-    """The locked wheel of torch 2.6.0 in this user's cache, downloaded on the first run only.
+    """The locked wheel of torch 2.6.0 in the user's cache, which only the first run downloads.
 
     The open store prevents its removal when another process prunes the cache.
     """
@@ -68,12 +68,12 @@ def torch() -> Iterator[tuple[Wheel, Path]]:
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """The folder in which the facts of these tests are cached, so that torch is read once."""
+    """The folder in which facts are cached, because reading torch takes long."""
     return Store.open(tmp_path_factory.mktemp("facts"))
 
 
 def compiled(folder: Path, *, new_string: bool, typevars: bool) -> Path:
-    """The library with the old or new std::string, as declared by torch 2.6 or an older torch."""
+    """A library compiled with the old or new std::string, as a torch version declares it."""
     compiler = needs.tool("g++")
     source = folder / "kernels.cpp"
     parameter, argument = (", bool", ", true") if typevars else ("", "")

@@ -32,7 +32,7 @@ def request(folder: Path, name: str, size: int) -> ReadRequest:
 
 @pytest.fixture(name="workers")
 def _workers(monkeypatch: pytest.MonkeyPatch):
-    """Two processes that are used for a thirtieth of what they are worth."""
+    """Use two worker processes even for small amounts of work."""
     for name in ("WORTH", "RUNNING", "SHARE"):
         monkeypatch.setattr(reading, name, getattr(reading, name) // 30)
     workers = ReaderProcesses(2)

@@ -34,7 +34,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.fixture
 def with_step(project: Project) -> Iterator[Project]:
-    """The project, to which `add_step` adds a step; restored at the end."""
+    """The project, whose Dockerfile `add_step` changes and the fixture restores."""
     folder = project.folder / "images/templates"
     folder.mkdir()
     yield project
@@ -50,7 +50,7 @@ def add_step(project: Project, words: str) -> None:
 
 
 def leftovers(project: Project) -> list[str]:
-    """Temporary folders below build/."""
+    """The temporary folders below build/."""
     return [path.name for path in (project.folder / "build").rglob(".*") if path.is_dir()]
 
 
@@ -238,7 +238,9 @@ def test_printed_dockerfile_commands_work(project):
     removed = subprocess.run(
         ["docker", "image", "rm", "--force", TARGET], check=True, capture_output=True, text=True
     )
-    assert f"Untagged: {TARGET}:latest" in removed.stdout, "the head brings it into Docker"
+    assert f"Untagged: {TARGET}:latest" in removed.stdout, (
+        "the commands in the header load it into Docker"
+    )
     archive = project.folder / f"build/{TARGET}.oci.tar"
     project.run(*BUILD)
     pair = [str(archive), str(project.folder / "build/docker" / TARGET)]
@@ -248,4 +250,4 @@ def test_printed_dockerfile_commands_work(project):
     subprocess.run(
         ["docker", "buildx", "bake", TARGET], cwd=project.folder, check=True, capture_output=True
     )
-    assert digest_of(archive) == digest, "the bake file says the same"
+    assert digest_of(archive) == digest, "the bake file builds the same image"

@@ -43,7 +43,7 @@ pytestmark = [
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
-    """The committed locks and Dockerfiles in a separate folder; removed at the end."""
+    """The committed locks and Dockerfiles in a separate folder, which is removed at the end."""
     docker = needs.buildx()
     shutil.copytree(ROOT / "images", tmp_path / "images")
     shutil.copy(ROOT / "matrix.yaml", tmp_path)
@@ -56,7 +56,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
 
 
 def imgbuild(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line in `folder`; the last line of its stderr is its memory in kB."""
+    """Run imgbuild in `folder`; the last line of stderr is the memory used in kB."""
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, *words],
         cwd=folder, env=os.environ, capture_output=True, text=True, check=False,

@@ -22,7 +22,7 @@ int cuDeviceGetCount(int *count) { *count = %d; return 0; }
 
 
 def driver(folder: Path, *, init: int = 0, count: int = 2, text: str = "") -> Path:
-    """A library with the two driver functions that are called, alone in `folder`."""
+    """Compile a library with the two driver functions that are called, alone in `folder`."""
     folder.mkdir()
     source = folder / "driver.c"
     source.write_text(text or DRIVER % (init, count))
@@ -35,7 +35,7 @@ def driver(folder: Path, *, init: int = 0, count: int = 2, text: str = "") -> Pa
 
 
 def look(*words: str, before: tuple[str, ...] = (), **env: str) -> dict[str, dict[str, str]]:
-    """The findings of the script by check; its status must match them."""
+    """The findings of the script by check; the exit status must match the findings."""
     base = {"PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1", "HOME": os.environ["HOME"]}
     done = subprocess.run(
         [*before, sys.executable, "-sE", str(SCRIPT), "--json", *words],
@@ -103,7 +103,7 @@ def test_user_without_passwd_entry_is_reported(tmp_path: Path) -> None:
 
 
 def reduce_(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the check of the interconnect as a job's only task, with the packages of `folder`."""
+    """Run the check of the interconnect as the only task of a job, with packages of `folder`."""
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)}
     return subprocess.run(
         [sys.executable, str(REDUCE), "--address", "127.0.0.1", "--port", "1", *words],

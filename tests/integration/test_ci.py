@@ -133,7 +133,7 @@ def test_rerun_repeats_only_failed_steps(sample):
 
 @pytest.fixture(scope="module")
 def changed(sample: Sample) -> Sample:
-    """The same sample after a pin of one target was changed."""
+    """The sample after a change of one pin."""
     ci_repository.pin(sample.project, TARGET, "2.0")
     return sample
 
@@ -218,7 +218,7 @@ def report(sample: Sample, folder: Path, place: str) -> None:
 
 @pytest.fixture
 def scratch_sample(changed: Sample) -> Iterator[Sample]:
-    """The same sample; changes of a test to ci.yaml and the environment are undone at the end."""
+    """The sample, in which changes to ci.yaml and the environment are undone after the test."""
     path, env = changed.project.folder / "ci.yaml", dict(changed.project.env)
     text = path.read_text()
     yield changed
@@ -268,7 +268,7 @@ SLURM = ("--on", "slurm", "--sbatch=--gpus-per-node=0")
 
 
 def test_failed_tier_after_push_sets_no_tag(scratch_sample):
-    """The GPU tier, for which the test machines have no GPU, on a node of a real Slurm."""
+    """The GPU tier runs on a Slurm node without a GPU, so it fails."""
     scratch_sample.project.env.update(needs.slurm())
     tell(scratch_sample, GPU)
     gate = ("--gate", "static", "--gate", "gpu")
@@ -303,7 +303,7 @@ if "ci" in sys.orig_argv:
 
 
 def test_passed_tier_on_node_sets_tag(scratch_sample, tmp_path):
-    """From the push through a real Slurm to the tag, with a tier that needs no GPU."""
+    """A tier that requires no GPU runs on a real Slurm between the push and the tag."""
     (tmp_path / "sitecustomize.py").write_text(STATIC)
     scratch_sample.project.env.update(needs.slurm(), PYTHONPATH=str(tmp_path))
     tell(scratch_sample, GPU)
@@ -314,7 +314,7 @@ def test_passed_tier_on_node_sets_tag(scratch_sample, tmp_path):
 
 
 def test_sif_is_pushed_to_repository_of_image(scratch_sample):
-    """Its image has passed; the SIF is pushed although no machine can run a tier."""
+    """The image has passed, so the SIF is pushed although no machine can run a tier."""
     needs.tool("mksquashfs", "squashfs-tools")
     tell(scratch_sample, "sif: true\n", gate="[static, gpu]")
     path = script(scratch_sample, f"{TARGET}@{ARCH}-sif", "--registry", scratch_sample.place("rl"))
@@ -323,7 +323,7 @@ def test_sif_is_pushed_to_repository_of_image(scratch_sample):
 
 
 def test_image_is_signed_before_its_tag_is_set(scratch_sample, tmp_path):
-    """`verify` with the public key and the real cosign accept it."""
+    """`verify` with the public key and the real cosign accept the signature."""
     sample = scratch_sample
     secret, public = tmp_path / "key.pem", tmp_path / "key.pub"
     openssl = needs.tool("openssl")

@@ -33,14 +33,14 @@ DEVCONTAINERS = "@devcontainers/cli@0.89.0"
 
 
 def container(image: str, **options: object) -> ContainerSettings:
-    """A container of the sample lock with another image."""
+    """The container of the sample lock, with another image."""
     requested = StartOptions(**{"gpus": "0", "env": (f"A={VALUE}",), **options})  # type: ignore[arg-type]
     return settings.settings(samples.lock(), [Arch.X86_64], image, DIGEST, requested)
 
 
 @pytest.fixture(name="image", params=["podman"])
 def _image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A shell, as an image of an engine."""
+    """An image with a shell, loaded into an engine."""
     getattr(needs, request.param)()
     container_engine = engine.require(request.param)
     tag = f"imgbuild-test-{uuid.uuid4().hex[:12]}"
@@ -51,7 +51,7 @@ def _image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path) -> Path:
-    """A project with the file `hello`, below a home folder with a model cache."""
+    """A project with the file `hello`, in a home folder that also has a model cache."""
     folder = tmp_path / f"project-{uuid.uuid4().hex[:8]}"
     folder.mkdir()
     (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
@@ -60,7 +60,7 @@ def _folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *words: str | Path, timeout: float = 240) -> str:
-    """The stdout of a command in `folder`, whose parent is its home; it must succeed."""
+    """The stdout of a command that must succeed in `folder`, whose parent is the home folder."""
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(folder.parent),
@@ -137,7 +137,7 @@ def test_kubernetes_schemas_accept_jobs_and_pods(folder: Path) -> None:
 
 @pytest.mark.network
 def test_models_generated_from_jobset_schema_have_every_field(folder: Path) -> None:
-    """Fields that the models do not have are lost in them, and wrong types are an error."""
+    """The models drop unknown fields and refuse wrong types."""
     image = f"registry.example/rl@{DIGEST}"
     options = {"command": ("torchrun", "train.py"), "gpus": "8", "nodes": 2, "rdma": "rdma/ib"}
     (folder / "jobset.yaml").write_text(kubernetes.jobset(container(image, **options), "test"))

@@ -48,7 +48,7 @@ def _registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]
 
 @pytest.fixture(name="pairs", scope="module")
 def _pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """Name → private and public key file, created by cosign and openssl; the password is pw."""
+    """Create pairs of key files with cosign and openssl; the password is pw."""
     folder = tmp_path_factory.mktemp("keys")
     cosign("generate-key-pair", cwd=folder)
     key_pairs = {"cosign": (folder / "cosign.key", folder / "cosign.pub")}
@@ -68,7 +68,7 @@ def _pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pa
 
 
 def run(*command: str, cwd: Path | None = None, right: bool = True) -> str:
-    """Run a command, which must succeed, or fail unless `right`; returns its output."""
+    """Run a command that must succeed if `right` and fail otherwise; returns its output."""
     env = {**os.environ, "COSIGN_PASSWORD": "pw"}
     done = subprocess.run(
         command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=120
@@ -163,7 +163,7 @@ def layer_of(client: Client, repository: Repository, manifest: Digest) -> Descri
 
 @pytest.mark.parametrize("form", ["bundle", "collection"])
 def test_cosign_and_imgbuild_refuse_flipped_byte_in_registry(registry, pairs, tmp_path, form):
-    """A file on the registry's disk is changed, like by an attacker with access to it."""
+    """A file on the disk of the registry is changed, as an attacker with access could do."""
     # A separate image, because a registry stores equal bytes once for all its repositories.
     top = push(registry, tmp_path, form, word=form)
     private, public = pairs["cosign"]

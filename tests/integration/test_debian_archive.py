@@ -37,7 +37,7 @@ def base() -> DebianBase:
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
-    """The real release file and index, as served by a mirror."""
+    """The real release file and index as a mirror serves them."""
     needs.tool("gpgv")
     http, mirror = Http(), apt.mirrors(base())[0]
     return {path: http.bytes(mirror + path.removeprefix("debian")) for path in (RELEASE, INDEX)}
@@ -176,7 +176,7 @@ def test_mirror_configured_on_the_machine_is_tried_first() -> None:
 def test_release_classes_are_resolved_from_apt_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A source of `stable` has its code name only in the lists, which are empty here."""
+    """The code name of `stable` is only in the lists, which are empty here."""
     needs.tool("apt-get", "apt")
     rows = ("bookworm", "http://localhost:1/debian"), ("stable", "http://localhost:2/debian")
     for count in (1, 2):

@@ -1,4 +1,4 @@
-"""The Debian bases compared with mmdebstrap, which installs the same packages and runs all scripts.
+"""Compares the Debian bases with roots of mmdebstrap, which installs the same packages.
 
 Paths, types, modes, owners, link targets, contents and times must be equal, except for the lists in
 tests/support/debian_differences.py, of which a whole base needs every entry. The comparison is part
@@ -64,7 +64,7 @@ whole = pytest.mark.parametrize("base", WHOLE, indirect=True, scope="module")
 
 
 class Facts(NamedTuple):
-    """What is compared of a path; `names` is the number of its hard links."""
+    """The compared properties of a path; `names` is the number of its hard links."""
 
     mode: int
     owner: str
@@ -75,14 +75,14 @@ class Facts(NamedTuple):
 
 
 class Roots(NamedTuple):
-    """The paths of a real root and of ours."""
+    """The paths of an installed root and of an assembled root."""
 
     real: dict[str, Facts]
     ours: dict[str, Facts]
 
 
 class Locked(NamedTuple):
-    """The base's packages on one architecture, in the store."""
+    """The locked packages of a base on one architecture, in the store."""
 
     debs: tuple[Deb, ...]
     paths: dict[str, Path]
@@ -115,7 +115,7 @@ def locked(base: DebianBase, arch: Arch) -> Locked:
 
 
 def assembled(base: DebianBase, arch: Arch, folder: Path) -> Path:
-    """Our root on disk, from the layer file."""
+    """The assembled root on disk, unpacked from the layer file."""
     resolution = locked(base, arch)
     recipe = DebianRecipe(arch=arch, suite=base.suite, debs=resolution.debs, user=MATRIX.image.user)
     members = debian_root.members(recipe, resolution.paths, folder / "spool")
@@ -162,7 +162,7 @@ def installed(base: DebianBase, debs: Sequence[Deb], folder: Path) -> dict[str, 
 
 
 def _source() -> str:
-    """The code of `facts`, whose results are kept."""
+    """The source code of `facts`, whose results are cached."""
     return "".join(inspect.getsource(item) for item in (Facts, facts, content))
 
 
@@ -398,7 +398,7 @@ def test_dpkg_and_apt_report_no_problems(base: DebianBase, ours: Path) -> None:
 
 @whole
 def test_packages_can_be_added_with_apt(base: DebianBase, ours: Path, tmp_path: Path) -> None:
-    """In a copy, through the machine's own mirror: scripts and triggers of new packages run."""
+    """Packages from this machine's mirror are added to a copy; their scripts and triggers run."""
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-a", str(ours), str(copy)], check=True)
     mirror = apt.mirrors(base)[0]
@@ -417,7 +417,7 @@ def test_packages_can_be_added_with_apt(base: DebianBase, ours: Path, tmp_path: 
 
 @whole
 def test_arm64_root_is_consistent_with_ldconfig(base: DebianBase, tmp_path: Path) -> None:
-    """Assembled without emulation; only the check of the cache runs arm64's own ldconfig."""
+    """The root is assembled without emulation; only this check runs the ldconfig of arm64."""
     needs.root()
     emulator = needs.emulator("aarch64")
     ours = assembled(base, Arch.ARM64, tmp_path)

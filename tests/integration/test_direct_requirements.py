@@ -68,7 +68,7 @@ def build_wheel(folder, settings=None, metadata=None):
 
 
 def git_files(*requires: str, scm: bool = False) -> dict[str, str | bytes]:
-    """A package `fromgit` with `requires` in its METADATA."""
+    """The files of a package `fromgit` with `requires` in its METADATA."""
     lines = [f"Requires-Dist: {line}" for line in requires]
     comment = "# use_scm_version\n" if scm else ""
     return {
@@ -80,7 +80,7 @@ def git_files(*requires: str, scm: bool = False) -> dict[str, str | bytes]:
 
 @dataclass
 class Workplace:
-    """A matrix of small packages, an index and other servers for it, and a project folder."""
+    """A project with a matrix of small packages, an index and other servers."""
 
     site: Site
     index: LocalIndex
@@ -93,7 +93,7 @@ class Workplace:
         return Context(Store.open(cache or self.cache), Http(attempts=2, offline=offline))
 
     def resolve_audited(self, *texts: str, file: str = "") -> AuditedResolution:
-        """The target as a row of a project with `texts`; `file` is its requirements.txt."""
+        """Resolve and audit a row whose requirements.txt `file` has `texts`."""
         (self.folder / "requirements.txt").write_text(file)
         files = ("requirements.txt",) if file else ()
         row = Extension(summary="ours", like=TARGET, add=texts, requirements=files)
@@ -343,7 +343,7 @@ def test_failed_build_error_names_compiled_files(work):
     assert any("no c" in reason for reason in caught.value.reasons)
 
 
-def test_repository_of_other_package_is_refused(work):
+def test_repository_of_another_package_is_refused(work):
     work.repository.commit(git_files())
     with pytest.raises(NoSolution) as caught:
         work.resolve_audited(f"other @ {work.repository.url}")

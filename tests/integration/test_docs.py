@@ -24,7 +24,7 @@ READERS = {"matrix.yaml": "imgbuild list", "ci.yaml": "imgbuild ci jobs --all"}
 
 
 def runs(path: Path) -> list[Block]:
-    """The blocks of a file that are declared to be run."""
+    """The blocks of a file that must be run."""
     return [block for block in blocks(path) if block.mark and block.mark.kind == "run"]
 
 

@@ -24,7 +24,7 @@ LINE = "def f{0}(a, b={0}):\n    return [g(a, key=b + n) for n in range({0}) if 
 
 @pytest.fixture(name="project")
 def _project(tmp_path: Path) -> Iterator[Project]:
-    """A project whose wheels have enough source and data for worker processes."""
+    """A project whose wheels are large enough for worker processes to be used."""
     images.python_base(tmp_path)
     index = sample_project.index()
     text = "".join(LINE.format(number) for number in range(4000)).encode()

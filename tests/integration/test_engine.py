@@ -65,7 +65,7 @@ def _loaded(container_engine: Engine, folder: Path, tag: str) -> str:
 
 
 def ran(container_engine: Engine, reference: str, *command: str) -> process.Result:
-    """Run a command, or the image's default, in a new container."""
+    """Run a command, or the default command of the image, in a new container."""
     return process.run(container_engine.command("run", "--rm", reference, *command), check=False)
 
 
@@ -101,7 +101,7 @@ def test_second_load_sends_nothing(container_engine, folder, tag):
 
 @contextlib.contextmanager
 def nowhere(read: layout.Layout, arch: Arch, sent: object) -> Iterator[LoopbackImage]:
-    """A loopback that the engine cannot reach, like that of another machine."""
+    """A loopback address that the engine cannot reach, as on another machine."""
     del sent
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -256,7 +256,7 @@ def test_unreachable_named_engine_is_not_replaced(monkeypatch):
 
 
 def test_wrong_diff_id_is_refused(container_engine, tmp_path, tag):
-    """Docker refuses it itself; podman would accept it."""
+    """Docker refuses such an image, but podman would accept it."""
 
     def _exchange(_: object, config: dict[str, dict[str, list[str]]]) -> None:
         config["rootfs"]["diff_ids"].reverse()

@@ -17,7 +17,7 @@ IMAGE = json.dumps([{"Id": "sha256:" + "1" * 64, "RootFS": {"Layers": [LAYER]}}]
 
 
 def listing(folder: Path, failures: int) -> Engine:
-    """An engine whose `image ls` fails at first, as when an image is removed meanwhile."""
+    """An engine whose first `image ls` fails, as if an image were removed meanwhile."""
     program = folder / "docker"
     program.write_text(
         f"""#!/bin/sh

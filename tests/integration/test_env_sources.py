@@ -69,14 +69,14 @@ NAMED = named()
 
 @cache
 def locked(package: str, version: str) -> tuple[Lock, int]:
-    """A lock with this wheel for x86_64, and the index of the wheel in it."""
+    """A lock that has this wheel for x86_64, and the position of the wheel."""
     for path in sorted(IMAGES.glob("*/lock.json")):
         lock = read_lock(IMAGES, path.parent.name)
         wheels = lock.arch[Arch.X86_64].wheels if Arch.X86_64 in lock.arch else ()
         for number, wheel in enumerate(wheels):
             if (wheel.package, wheel.version) == (package, version):
                 return lock, number
-    raise AssertionError(f"no lock has {package} {version}: name a version that one has")
+    raise AssertionError(f"no lock has {package} {version}: name a locked version")
 
 
 @pytest.fixture(scope="module")

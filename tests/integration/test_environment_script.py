@@ -38,7 +38,7 @@ def _script(tmp_path: Path) -> Path:
 
 
 def moved(script: Path) -> list[str]:
-    """HOME and the folder of Triton's kernels for another user."""
+    """The values of HOME and of Triton's cache folder for another user."""
     folder = script.parent
     done = subprocess.run(
         ["/bin/sh", "-c", '. "$0"; echo "$HOME"; echo "$TRITON_CACHE_DIR"', script],
@@ -61,7 +61,7 @@ def test_other_user_gets_folders_with_mode_700(script: Path) -> None:
         assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (OTHER_UID, 0o700)
 
 
-def test_folder_created_by_other_user_is_not_used(script: Path) -> None:
+def test_folder_created_by_another_user_is_not_used(script: Path) -> None:
     planted = script.parent / f"tmp/imgbuild-{OTHER_UID}"
     (planted / "home/.cache/imgbuild").mkdir(parents=True)
     for folder in (planted, *planted.rglob("*")):

@@ -44,7 +44,7 @@ OFFICIAL = ".imgbuild/published/small"
 
 @dataclass
 class PublishedSite:
-    """The index used by all, and a project that publishes a target."""
+    """A project that publishes a target, and the index that all projects use."""
 
     site: Site
     published: Project
@@ -107,7 +107,7 @@ def published_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publish
 
 @pytest.fixture(scope="module")
 def user(published_site: PublishedSite, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A package, a system package and a file on top; the published layers come from a layout."""
+    """A user's extension with a package, a system package and a file; layers come from a layout."""
     folder = tmp_path_factory.mktemp("user") / "ours"
     project = published_site.user(
         folder, "--add", "gadget", "--system", "jq", "--file", "train.sh:/opt/team/train.sh",
@@ -134,7 +134,7 @@ def layers(project: Project, name: str) -> list[dict[str, Any]]:
 
 
 def paths(folder: Path, digest: str) -> dict[str, int]:
-    """Modes by path of a layer of a layout."""
+    """The mode of each path in a layer of a layout."""
     blob = layout.read(folder).blob(digest)
     with inflated(layer_file(blob)) as stream:
         return {entry.path.rstrip("/"): entry.mode for entry in Reader(stream, str(blob))}
@@ -231,7 +231,7 @@ def test_system_packages_layer_contains_only_differences(
     assert "usr/bin/python3.11" not in added
     assert {path: mode for path, mode in added.items() if path in before} == {
         path: before[path] for path in added if path in before
-    }, "no folder or file of the base gets another mode"
+    }, "modes of folders and files of the base must not change"
 
 
 def test_changed_file_makes_lock_stale(user: Project, tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def with_facts(
 
 
 def kept_files(cache: Path) -> set[str]:
-    """The hashes of the files in a cache, which were downloaded completely."""
+    """The hashes of the completely downloaded files in a cache."""
     return {path.name for path in (cache / "files").glob("*/*")}
 
 

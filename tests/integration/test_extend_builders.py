@@ -17,7 +17,7 @@ OWN = "ours"
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Iterator[Project]:
-    """A package, a system package, a file and a link on a small published target; locked.
+    """A locked extension of a small target with a package, a system package, a file and a link.
 
     The published target has a package that was built from its sdist.
     """

@@ -1,4 +1,4 @@
-"""An extension of a real target: packages, system packages and a file on cu124-vllm's lock.
+"""Tests an extension of cu124-vllm with packages, system packages and a file.
 
 It uses this user's cache, so only the first run downloads.
 """

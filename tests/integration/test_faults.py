@@ -64,7 +64,7 @@ class FaultRun:
         }[verb]
 
     def right(self, verb: str, out: Path) -> None:
-        """Check that the result of a verb is complete, the locked image, and without leftovers."""
+        """Check that the result of a verb is the complete locked image, without leftovers."""
         if verb in ("build", "pull"):
             assert images.verified(out / ("image" if verb == "build" else "pulled")).digest == (
                 self.digest
@@ -120,7 +120,7 @@ def family(session: int) -> list[int]:
 
 
 def killed(fault_run: FaultRun, verb: str, out: Path, seconds: float) -> bool:
-    """Start a verb and kill its first process after `seconds`; whether it was still running.
+    """Start a verb and kill it after `seconds`; returns whether it was still running.
 
     All processes started by it end, too.
     """
@@ -151,7 +151,7 @@ def ended(session: int) -> None:
 
 
 def emptied(fault_run: FaultRun, verb: str, out: Path, *, cold: bool) -> None:
-    """Remove existing results: outputs, and the cache if `cold`."""
+    """Remove the outputs, and the cache if `cold`."""
     remove_tree(out)
     out.mkdir()
     if verb == "lock":
@@ -272,7 +272,7 @@ OUTCOMES = ("harmless", "healed", "refused")
 
 
 def entries(fault_run: FaultRun, kind: str, out: Path) -> list[Path]:
-    """The files to be damaged; files that would hide the damage are removed."""
+    """The files to damage, after removing files that would hide the damage."""
     cache = fault_run.project.cache or Path()
     if kind in ("file", "partial"):
         remove_tree(cache / "blobs")
@@ -290,7 +290,7 @@ def entries(fault_run: FaultRun, kind: str, out: Path) -> list[Path]:
 
 
 def harmed(fault_run: FaultRun, kind: str, path: Path, data: bytes) -> None:
-    """Write `data` to an entry in place, with its old times; a partial one gets a new name."""
+    """Write `data` to an entry in place and keep its times; a partial file gets a new name."""
     before = path.stat()
     if kind == "partial":
         path.unlink()
@@ -305,7 +305,7 @@ def harmed(fault_run: FaultRun, kind: str, path: Path, data: bytes) -> None:
 
 
 def outcome(fault_run: FaultRun, kind: str, out: Path) -> str:
-    """The result of a command after the damage: one of OUTCOMES, never another image."""
+    """The result of a command after the damage, which must be one of OUTCOMES."""
     verb = "pull" if kind == "pulled" else "build"
     done = subprocess.run(
         fault_run.project.command(*fault_run.words(verb, out)),
@@ -325,7 +325,7 @@ def outcome(fault_run: FaultRun, kind: str, out: Path) -> str:
 
 
 def test_damaged_cache_does_not_change_image(fault_run, tmp_path, record_testsuite_property):
-    """Each type of entry with each type of damage; the next run reports no problem."""
+    """Each type of entry gets each type of damage; the next run reports no problem."""
     chance, out = random.Random(SEED), tmp_path / "out"
     cases = [(kind, harm) for harm in HARMS for kind in KINDS]
     few = [case for number, case in enumerate(cases) if number % len(HARMS) == number // len(KINDS)]

@@ -121,7 +121,7 @@ def public() -> LocalIndex:
 
 
 def pytorch() -> LocalIndex:
-    """Builds for CUDA 12.6, and copies of other packages that must not be used."""
+    """An index with builds for CUDA 12.6, and copies of other packages that must not be used."""
     index = LocalIndex()
     requires = ["nvidia-cublas-cu12==12.6.4.1", "helper", "triton==3.5.0"]
     for arch in ("x86_64", "aarch64"):
@@ -134,7 +134,7 @@ def pytorch() -> LocalIndex:
 
 
 def flashinfer() -> tuple[LocalIndex, LocalIndex, LocalIndex]:
-    """Wheels of one torch, kernel caches of a release, and cubins for any CUDA.
+    """An index with wheels for one torch, kernel caches of a release, and cubins for any CUDA.
 
     Since 0.6.16 a cache is empty and requires one package for each generation of GPUs.
     """
@@ -155,7 +155,7 @@ def flashinfer() -> tuple[LocalIndex, LocalIndex, LocalIndex]:
 
 
 class Net:
-    """Four servers: the default index with a registry, PyTorch's, FlashInfer's, its releases."""
+    """The servers of the default index and a registry, of PyTorch, FlashInfer and its releases."""
 
     def __init__(self) -> None:
         self.default, self.pytorch, self.flashinfer, self.releases = (Site() for _ in range(4))

@@ -164,7 +164,7 @@ def test_lock_on_full_disk_fails_early(project, tmp_path):
 
 
 def test_partially_unpacked_layers_are_removed_on_full_disk(project, tmp_path):
-    """The cache is on the full disk; its 1 MB is less than the wheel of the layer `large`."""
+    """The cache is on a disk with 1 MB free, which is less than the wheel of the layer `large`."""
     image, disk = tmp_path / "image", tmp_path / "disk"
     project.run("build", TARGET, "--output", str(image))
     words = ("run", TARGET, "--matrix", str(project.folder), "--layout", str(image))

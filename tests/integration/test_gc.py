@@ -64,7 +64,7 @@ def collect(registry: OwnRegistry) -> None:
 
 @pytest.fixture(scope="module")
 def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
-    """The initial state of all tests, which is not modified."""
+    """The initial state, which no test modifies."""
     folder = tmp_path_factory.mktemp("gc")
     with (
         docker_registry.serve(folder / "registry") as registry,

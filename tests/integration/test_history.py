@@ -146,7 +146,7 @@ def test_history_requires_repository(project: Project) -> None:
 
 
 def test_catalogue_linked_to_checkout_has_history(project: Project, tmp_path: Path) -> None:
-    """As in `data/catalogue` of an editable installation: a link to images in the checkout."""
+    """In an editable installation, `data/catalogue` has a link to the images of the checkout."""
     git(project.root, "init", "--quiet")
     _, target_digests = locked_as(project, "1.0")
     linked = tmp_path / "elsewhere" / "catalogue"

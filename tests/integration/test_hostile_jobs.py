@@ -53,7 +53,7 @@ def locked() -> Lock:
 
 
 def job(kind: ScriptKind, folder: Path, *, pyxis: bool, hostile: bool = True) -> JobScript:
-    """A job with a hostile text in every place, or with a harmless one."""
+    """A job in which every value is a hostile or a harmless text."""
     texts = WORDS if hostile else ("plain",) * len(WORDS)
     places = (SPACELESS if pyxis else PLACES) if hostile else ["plain"] * len(PLACES)
     middle = FOLDER if hostile else "plain"
@@ -195,7 +195,7 @@ def test_ci_script_steps_receive_exact_arguments(
 
 
 def hostile(word: str, exchanged: dict[str, str]) -> str:
-    """The hostile counterpart of an argument of the harmless script."""
+    """The hostile argument that corresponds to one of the harmless script."""
     for start in ("", "--sbatch=", "registry.example/"):
         name, sign, rest = word.removeprefix(start).partition("@")
         if word.startswith(start) and name in exchanged:

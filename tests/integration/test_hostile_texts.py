@@ -74,7 +74,7 @@ def shell(tmp_path: Path) -> Callable[[str], list[list[str]]]:
 
 
 def typed(text: str) -> tuple[Lock, Matrix]:
-    """The sample with `text` wherever the types allow it."""
+    """The sample with `text` as every value whose type allows it."""
     matrix = render_sample.matrix()
     lock = render_sample.lock(matrix)
     settings_ = msgspec.structs.replace(
@@ -204,7 +204,7 @@ def sections(text: str) -> dict[str, list[str]]:
 
 
 def commands(lines: list[str]) -> str:
-    """Shell lines of a section or an instruction, with all programs on PATH."""
+    """The shell lines of a section or an instruction."""
     text = "\n".join(lines).replace("/run/installer/uv", "uv").replace("/imgbuild/uv ", "uv ")
     text = re.sub(r"--mount=\S+ ", "", text)
     return text.replace("/usr/bin/python", "python").replace(". /opt/imgbuild/environment.sh", ":")
@@ -384,7 +384,7 @@ def test_invalid_texts_are_quoted_or_refused(path, shell) -> None:
 
 
 def renderers(number: int) -> dict[str, Callable[[Lock, Matrix], str]]:
-    """All renderers; in the short form a third of the job scripts, others for the next number."""
+    """All renderers; without long tests only a third of the job scripts, chosen by number."""
     return {
         name: render
         for position, (name, render) in enumerate(RENDERERS.items())
@@ -394,7 +394,7 @@ def renderers(number: int) -> dict[str, Callable[[Lock, Matrix], str]]:
 
 @functools.cache
 def usual(name: str) -> str:
-    """The text in the sample."""
+    """The original text in the sample."""
     return RENDERERS[name](render_sample.lock(), render_sample.matrix())
 
 

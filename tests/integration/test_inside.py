@@ -60,7 +60,7 @@ class Shop:
         return run(needs.tool("skopeo"), *command).stdout
 
     def referrers(self, digest: str) -> dict[str, dict[str, Any]]:
-        """Artifact type → descriptor of the attachments of `digest`."""
+        """The descriptors of the attachments of `digest` by artifact type."""
         manifests = json.loads(self.raw(f":{digest.replace(':', '-')}"))["manifests"]
         assert len({item["artifactType"] for item in manifests}) == len(manifests)
         return {item["artifactType"]: item for item in manifests}
@@ -174,7 +174,7 @@ def test_second_push_at_another_commit_writes_nothing(shop):
 
 
 def test_image_is_rebuilt_only_from_its_inputs(shop, tmp_path):
-    """No checkout and an empty cache: the reference, the index and the base's registry."""
+    """Without a checkout and with an empty cache, only the reference and two servers are used."""
     here = Project(tmp_path / "here", shop.project.index_url, cache=tmp_path / "cache")
     here.folder.mkdir()
     reference = f"{shop.place}:{TARGET}"
@@ -228,7 +228,7 @@ def test_sboms_of_local_target_are_valid(tmp_path: Path):
 
 
 def test_every_locked_file_has_metadata():
-    """An SBOM declares unread files as unknown; there are none in these targets."""
+    """An SBOM would declare unread files as unknown."""
     project = find(ROOT / "matrix.yaml")
     recorded = packages.read_packages(project.images).packages
     unknown = set()
@@ -242,7 +242,7 @@ def test_every_locked_file_has_metadata():
 
 
 def test_sif_of_pushed_image_matches_target(shop, tmp_path):
-    """The lock comes from the registry, regardless of other attachments."""
+    """The lock is read from the registry, regardless of other attachments."""
     needs.tool("mksquashfs", "squashfs-tools")
     place = f"{shop.registry.host}/for-sif"
     shop.project.run("build", TARGET)
@@ -265,7 +265,7 @@ def test_sif_of_pushed_image_matches_target(shop, tmp_path):
 
 
 def listed_first(subject: Descriptor) -> dict[str, artifact_store.ArtifactFile]:
-    """An invalid lock that is listed before the valid one."""
+    """Attach an invalid lock that the registry lists before the valid one."""
     for number in range(1 << 16):
         part = artifact_store.ArtifactFile(
             data=f"{{}}{' ' * number}".encode(), media_type="application/json"

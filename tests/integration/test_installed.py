@@ -76,7 +76,7 @@ class Machine:
     port: int
 
     def run(self, folder: Path, *command: object, status: int = 0) -> Result:
-        """Run `command` in `folder`, which is below the home."""
+        """Run `command` in `folder`, which is in the home folder."""
         binds = [
             Bind(source=self.home, target=str(self.home), writable=True),
             Bind(source=self.wheels, target="/mnt/wheels"),
@@ -108,7 +108,7 @@ class User:
         return self.machine.run(self.folder, "imgbuild", *words, status=status)
 
     def elsewhere(self, name: str) -> User:
-        """The same user in a new folder."""
+        """The same user, working in a new folder."""
         folder = self.machine.home / name
         folder.mkdir()
         return User(self.machine, folder, self.digest)
@@ -222,7 +222,7 @@ def test_wheel_excludes_derived_data_files(wheel: Path) -> None:
 
 
 def test_wheel_has_templates(wheel: Path) -> None:
-    """A project without templates uses these."""
+    """Projects without templates use those of the wheel."""
     here, there = ROOT / "images/templates", "imgbuild/data/templates/"
     with zipfile.ZipFile(wheel) as opened:
         packed = {name.partition(there)[2] for name in opened.namelist() if name.startswith(there)}
@@ -253,7 +253,7 @@ def test_installed_imgbuild_shows_and_builds_targets(user: User) -> None:
 
 
 def test_copied_layout_is_tested_without_project(user: User, published: Project) -> None:
-    """A layout and its lock in a folder: no checkout, no network."""
+    """The folder has only a layout and its lock, and there is no network."""
     copied = user.elsewhere("copied")
     copied.run("build", TARGET, "--output", "layout")
     lock = published.images / TARGET / "lock.json"

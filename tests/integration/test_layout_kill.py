@@ -90,7 +90,7 @@ while True:
 
 
 def test_killed_archive_writers_leave_complete_archive(tmp_path):
-    """Two concurrent writers of different images; the next one removes their leftovers."""
+    """Two writers of different images run concurrently; the next writer removes their leftovers."""
     sources = [source(tmp_path, word) for word in ("one", "two")]
     out = tmp_path / "out/image.tar"
     whole = []

@@ -78,7 +78,7 @@ def stack():
 
 
 class Small:
-    """A small image on a local index, and the folder of its learned constraints."""
+    """A small image whose packages are on a local index, with its learned constraints."""
 
     def __init__(self, stack, monkeypatch, folder, **changes):
         self.site = stack.enter_context(serve(Site(files=index().site_files())))
@@ -102,7 +102,7 @@ class Small:
 
 
 def no_root():
-    raise AssertionError("nothing here is built from an sdist")
+    raise AssertionError("no package must be built from an sdist")
 
 
 def test_learned_constraints_lead_to_compatible_versions(stack, monkeypatch, tmp_path):

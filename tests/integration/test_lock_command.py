@@ -30,7 +30,7 @@ OWN = ("lock.json", "digests.json", "requirements-x86_64.txt")
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """An index, and a registry with a base that has accounts and a stub of python."""
+    """An index, and a registry with a base that has accounts and a stub of Python."""
     images.python_base(tmp_path)
     with serve(Site(files=sample_project.index().site_files())) as opened:
         yield opened
@@ -51,7 +51,7 @@ def project(site: Site, base: dict[str, object], tmp_path: Path) -> Project:
 
 
 def whole(site: Site, path: str) -> int:
-    """How often a file was requested completely."""
+    """The number of complete requests for a file."""
     return sum(
         command == "GET" and name == f"/{path}" and "Range" not in headers
         for command, name, headers in site.requests
@@ -194,7 +194,7 @@ class Gate:
 def stop(
     project: Project, gate: Gate, store: Store, file_hash: str, number: int
 ) -> tuple[int, str]:
-    """Start a lock, and send it a signal when it waits for the gate and has `file_hash`."""
+    """Start a lock, and send a signal when it has `file_hash` and waits for the gate."""
     process = subprocess.Popen(
         project.command("lock", TARGET),
         cwd=project.folder,

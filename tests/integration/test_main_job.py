@@ -56,7 +56,7 @@ def target_digests():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The layout of the target, built for real; skipped without an engine."""
+    """The layout of the target after a real build; tests are skipped without an engine."""
     needs.docker()
     out = tmp_path_factory.mktemp("main") / TARGET
     imgbuild("build", TARGET, "--output", str(out))
@@ -66,7 +66,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loaded(built):
-    """The image in Docker, by its name there; removed at the end."""
+    """The name of the image in Docker, from which it is removed at the end."""
     docker = needs.docker()
     needs.disk(13)  # in addition to the layout: Docker keeps the image packed and unpacked
     mine = subprocess.run([docker, "image", "inspect", TARGET], capture_output=True, check=False)
@@ -158,7 +158,7 @@ def test_loaded_image_matches_layout(loaded, target_digests):
 
 @pytest.mark.engine
 def test_image_runs_with_random_user_and_read_only_root(loaded):
-    """The names from which users start are imported; the long form imports each package."""
+    """The main names of packages are imported; long tests import every package."""
     docker, image = loaded
     code = (
         "import getpass, os, pathlib, torch;"
@@ -246,7 +246,7 @@ def test_vllm_smoke_test_fails_with_too_new_transformers(loaded, tmp_path):
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
-    """A separate registry to which the image is pushed once, and the output of the push."""
+    """A registry to which the image was pushed once, and the output of the push."""
     needs.disk(5)
     with docker_registry.serve(tmp_path_factory.mktemp("registry") / "own") as running:
         yield running, push(running)
@@ -262,7 +262,7 @@ def push(running: OwnRegistry, *words: str) -> dict[str, Any]:
 @pytest.mark.long
 @pytest.mark.engine
 def test_pulled_image_has_pushed_digest(built, target_digests, registry):
-    """With layers of gigabytes; test_push.py tests small ones, in the short form."""
+    """The layers have gigabytes; test_push.py tests small layers."""
     running, pushed = registry
     needs.disk(13)
     layers = target_digests.arch[Arch.X86_64].layers
@@ -292,7 +292,7 @@ def test_second_push_uploads_no_blob(registry):
 @pytest.mark.long
 @pytest.mark.engine
 def test_push_after_trl_pin_change_uploads_few_other_bytes(tmp_path, registry):
-    """Locked with another version of trl; sizes are measured on the registry's disk."""
+    """The target is locked with another trl; sizes are measured on the disk of the registry."""
     running, _ = registry
     shutil.copytree(ROOT / "images", tmp_path / "images")
     head, row, rest = (ROOT / "matrix.yaml").read_text().partition(f"\n  {TARGET}:\n")

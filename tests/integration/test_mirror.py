@@ -151,7 +151,7 @@ def test_second_push_writes_nothing(sample):
 
 
 def test_build_uses_only_mirror(sample, tmp_path):
-    """With an empty cache and no upstream, the mirror alone yields the locked digest."""
+    """With an empty cache and without upstream servers, the mirror yields the locked digest."""
     before = sample.project.files()
     project = sample.fresh(tmp_path / "cache")
     output = tmp_path / "image"
@@ -169,7 +169,7 @@ def test_build_uses_only_mirror(sample, tmp_path):
 
 
 def test_tests_have_no_network_access(sample, tmp_path):
-    """The same build without the mirror fails in this namespace."""
+    """Without the mirror, the build fails in the network namespace of these tests."""
     project = sample.fresh(tmp_path / "cache", IMGBUILD_MIRROR="off")
     output = tmp_path / "image"
     done = alone(sample, project, "build", TARGET, "--arch", "all", "--output", str(output))
@@ -178,7 +178,7 @@ def test_tests_have_no_network_access(sample, tmp_path):
 
 
 def build_options(sample, output):
-    """Options of a build of all architectures from the mirror, into the layout `output`."""
+    """The options that build all architectures from the mirror into the layout `output`."""
     build = ("build", TARGET, "--arch", "all", "--output", str(output))
     return (*build, "--mirror", sample.place)
 

@@ -46,7 +46,7 @@ def bundle(authority: trustme.CA, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An environment without bundle, proxy and credentials, and an empty keyring."""
+    """Remove certificates, proxy and credentials from the environment, and empty the keyring."""
     for name in (*BUNDLES, *PROXIES, *(name.upper() for name in PROXIES)):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -92,7 +92,7 @@ def hashed_folder(bundle: Path) -> Path:
 def test_custom_certificate_bundle_is_used_for_pages_and_files(
     variable: str, bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The credentials are in the index's URL; the file's URL has none, as in real pages."""
+    """The URL of the index has credentials; the URLs of files have none, as on real pages."""
     folder = hashed_folder(bundle) if variable == "SSL_CERT_DIR" else bundle
     monkeypatch.setenv(variable, str(folder))
     http = impatient()
@@ -122,10 +122,10 @@ def test_untrusted_certificate_authority_is_refused(
     with pytest.raises(FetchFailed, match="certificate is not trusted") as caught:
         impatient().bytes(site.url("files/trl.whl", f"me:{ENCODED}"))
     assert "SSL_CERT_FILE" in str(caught.value.hint)
-    assert site.requests == [], "no login went to a server that could not prove its name"
+    assert site.requests == [], "credentials were sent to a server that is not verified"
 
 
-def test_certificate_for_other_host_is_refused(
+def test_certificate_for_another_host_is_refused(
     bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
@@ -160,7 +160,7 @@ def test_redirect_from_https_to_http_is_refused(
 def test_proxy_with_password_is_used(
     bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index's host name is reachable only through the proxy."""
+    """The host of the index is reachable only through the proxy."""
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     with connect_proxy.serve(
         connect_proxy.Proxy({f"{NAME}:443": site.port}, login=("p", "pr0xy-s3cret"))
@@ -258,7 +258,7 @@ except ImgbuildError as error:
 def test_keyring_credentials_are_used(
     way: str, user: str, service: str, bundle: Path, site: Site, tmp_path: Path
 ) -> None:
-    """The real keyring with a backend of this test, through its module and its program."""
+    """The real keyring is used as a module and as a program, with a backend of this test."""
     if importlib.util.find_spec("keyring") is None:
         needs.missing("keyring is not installed", "pip install keyring")
     (tmp_path / "test_backend.py").write_text(BACKEND)
@@ -319,7 +319,7 @@ def test_output_contains_no_secrets(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each failure, with -v and all of Python's logs."""
+    """Every kind of failure is tested with -v and all logs of Python."""
     caplog.set_level("DEBUG")
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     monkeypatch.setattr(console, "verbosity", 1)

@@ -32,7 +32,7 @@ X86 = 'platform_machine == "x86_64"'
 
 
 def sample():
-    """A small image similar to a real one; its newest files are after the cut-off."""
+    """A small matrix similar to a real one; its newest files are newer than the cut-off date."""
     index = LocalIndex()
     index.wheel("cuda-toolkit", "12.4.1", CUDA_TOOLKIT, uploaded="2026-01-01")  # rule data
     index.wheel("torch", "2.6.0", [f"nvidia-cublas-cu12==12.4.5.8; {X86}", "numpy"])
@@ -65,7 +65,7 @@ def default(monkeypatch):
 
 
 def no_root():
-    raise AssertionError("nothing here is built from an sdist")
+    raise AssertionError("no package must be built from an sdist")
 
 
 def wheels(matrix, folder, http=None, arch=Arch.X86_64):
@@ -100,7 +100,7 @@ def test_resolution_with_cut_off_and_cuda_release_is_deterministic(stack, defaul
 
 @pytest.fixture
 def private(stack, tmp_path):
-    """A server with TLS of a custom authority and a password; returns its certificate's path."""
+    """Serve an index with TLS and a password; returns the path of the certificate."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
@@ -187,7 +187,7 @@ def test_hostile_default_index_cannot_provide_assigned_package(stack, default, t
     assert not hostile.received_requests("simple/company-kernels/")
 
 
-def test_removed_package_is_not_taken_from_other_index(stack, default, tmp_path):
+def test_removed_package_is_not_taken_from_another_index(stack, default, tmp_path):
     public = sample()
     public.wheel("company-kernels", "1.0")
     first = stack.enter_context(serve(Site()))
@@ -214,7 +214,7 @@ def test_mixed_cuda_package_set_is_refused(stack, default, tmp_path):
     )
 
 
-def test_torch_for_other_cuda_is_refused(stack, default, tmp_path):
+def test_torch_for_another_cuda_release_is_refused(stack, default, tmp_path):
     index = sample()
     index.wheel("torch", "2.7.0", [f"nvidia-cublas-cu12==12.6.4.1; {X86}"])
     default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))

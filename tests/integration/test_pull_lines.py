@@ -30,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 @pytest.fixture
 def fork(place: Place) -> Path:
-    """The folder of the project as a checkout with the tool, an environment and a README."""
+    """A checkout of the project with the tool, an environment and a README."""
     folder = place.sample.folder
     (folder / "tools").mkdir()
     shutil.copy(ROOT / "tools/pull_lines.py", folder / "tools")
@@ -88,7 +88,7 @@ def test_readme_without_markers_is_unchanged(place: Place, fork: Path) -> None:
 
 
 def test_commands_are_a_valid_block_of_the_docs(place: Place, fork: Path) -> None:
-    """A fork whose README has them must pass the same tests."""
+    """A fork whose README has these commands must pass the same tests."""
     place.push()
     step(fork, str(place.repository))
     [block] = re.findall(

@@ -76,7 +76,7 @@ def add_targets(matrix: Path) -> None:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """Debian's packages are stored in the user's own cache, so that only a first run downloads."""
+    """The project, whose Debian packages are in the user's cache: only the first run downloads."""
     folder = tmp_path_factory.mktemp("push")
     with (
         serve(Site(files=sample_project.index().site_files())) as site,
@@ -145,7 +145,7 @@ def test_docker_pulls_and_runs_both_architectures(shop):
     if Path("/proc/sys/fs/binfmt_misc/qemu-aarch64").exists():
         machines[Arch.ARM64] = "aarch64"
     else:
-        needs.missing("the kernel does not start arm64 programs", needs.INSTALL)
+        needs.missing("the kernel cannot start arm64 programs", needs.INSTALL)
     for arch, machine in machines.items():
         image = f"{shop.place}@{shop.digests_of().arch[arch].manifest}"
         platform = f"linux/{arch.oci}"
@@ -225,7 +225,7 @@ def test_diff_accepts_git_revision(shop):
 
 
 def test_concurrent_pushes_share_mounted_layers(shop):
-    """Two processes push the same target to a new repository: no blob is sent."""
+    """Two processes push the same target to a new repository, and no blob is sent."""
     before = len(shop.registry.received_requests())
     words = ("push", TARGET, f"{shop.registry.host}/mounted", "--mount-from", shop.place)
     with ThreadPoolExecutor() as threads:

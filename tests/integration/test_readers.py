@@ -103,7 +103,7 @@ def test_registry_keeps_every_digest(two, repository, tmp_path):
 
 @pytest.fixture(name="docker_image")
 def _docker_image(single_arch: Path, repository: str) -> Iterator[str]:
-    """The name of the image in the registry; removed from Docker at the end."""
+    """The name of the image in the registry; Docker removes the image at the end."""
     skopeo = needs.tool("skopeo")
     name = f"{repository}:tiny"
     process.run(

@@ -72,7 +72,7 @@ def test_image_of_another_target_is_not_tested(project: Project) -> None:
 
 def test_unavailable_tier_keeps_other_reports(project: Project, tmp_path: Path) -> None:
     if driver.libraries() is not None:
-        pytest.skip("this machine has a driver: run it where there is none")
+        pytest.skip("this machine has a GPU driver: run the test on a machine without one")
     junit = tmp_path / "report.xml"
     words = ("--tier", "static", "--tier", "gpu", "--junit", str(junit), "--case", "versions")
     done = project.run("smoke", TARGET, *SMOKE[2:], *words, status=1)
@@ -86,7 +86,7 @@ def test_unavailable_tier_keeps_other_reports(project: Project, tmp_path: Path) 
 
 def test_single_unavailable_tier_has_report(project: Project, tmp_path: Path) -> None:
     if driver.libraries() is not None:
-        pytest.skip("this machine has a driver: run it where there is none")
+        pytest.skip("this machine has a GPU driver: run the test on a machine without one")
     junit = tmp_path / "report.xml"
     words = ("--through", "root", "--tier", "gpu")
     done = project.run("smoke", TARGET, *words, "--json", "--junit", str(junit), status=1)

@@ -38,7 +38,7 @@ SEEN = "42 /opt/venv (3, 11)"
 
 @dataclass
 class Pushed:
-    """The base as a local layout, and its names in the registry in OCI and Docker format."""
+    """The base as a local layout, with its names in the registry in OCI and Docker format."""
 
     folder: Path
     oci: str
@@ -74,7 +74,7 @@ def index() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def pushed(tmp_path_factory: pytest.TempPathFactory, index: str) -> Pushed:
-    """Debian's packages are stored in the user's own cache, so that only a first run downloads."""
+    """The pushed base, whose Debian packages only the first run downloads."""
     needs.registry()
     folder = tmp_path_factory.mktemp("debian")
     project = Project(folder, index, cache=None)
@@ -303,7 +303,7 @@ def test_uncompressed_and_duplicate_base_layers_are_kept(tmp_path):
 
 
 class TestRefusals:
-    """Unusable bases: the error has cause, place and remedy; nothing is written."""
+    """Unusable bases cause an error with place and remedy, and no file is written."""
 
     @pytest.fixture
     def project(self, tmp_path, index):
@@ -364,7 +364,7 @@ class TestRefusals:
             ({"python": "3.12"}, ["python3.11 is /usr/bin/python3.11, not Python 3.12"]),
         ],
     )
-    def test_base_with_other_python_is_refused(self, project, pushed, changes, words):
+    def test_base_with_another_python_is_refused(self, project, pushed, changes, words):
         project.write(sample_project.registry_base(pushed.oci, **changes))
         self.refuse(project, 2, pushed.oci, "image has /usr/bin/python3.11", "interpreter", *words)
 

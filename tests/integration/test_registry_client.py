@@ -60,7 +60,7 @@ def dockers(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def crane(folder: Path) -> Iterator[str]:
-    """The registry of go-containerregistry, another implementation."""
+    """A registry of another implementation, go-containerregistry."""
     folder.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -83,7 +83,7 @@ def crane(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(name="repository")
 def _repository(host: str, request: pytest.FixtureRequest) -> Repository:
-    """A repository of this test alone."""
+    """A repository that only this test uses."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name.lower())
     return Repository(host, f"client/{name.strip('-')}".replace("--", "-"))
 
@@ -276,7 +276,7 @@ def test_manifests_and_tags_are_deleted(client, repository):
 
 
 def test_tag_is_deleted_or_refusal_is_reported(client, repository, request):
-    """crane deletes tags; docker-registry 2.8 takes only digests."""
+    """crane deletes tags, but docker-registry 2.8 deletes only digests."""
     pushed = push(client, repository, "one")
     if "docker-registry" in request.node.name:
         with pytest.raises(FetchFailed, match=r"40[05] .*(UNSUPPORTED|DIGEST_INVALID)"):

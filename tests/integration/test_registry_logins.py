@@ -178,7 +178,7 @@ class TokenServer(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def token(self, scopes: list[str]) -> str:
-        """A JSON web token in docker-registry's format."""
+        """A JSON web token in the format of docker-registry."""
         now = int(datetime.datetime.now(datetime.UTC).timestamp())
         access = []
         for scope in scopes:
@@ -237,7 +237,7 @@ def test_docker_registry_accepts_requested_tokens(tmp_path):
 
 
 def push_mount_and_delete(folder: Path, host: str) -> None:
-    """Operations that each need a token with another scope."""
+    """Run operations that require tokens with different scopes."""
     auth = base64.b64encode(":".join(LOGIN).encode()).decode()
     configure(folder, auths={host: {"auth": auth}})
     client = Client()

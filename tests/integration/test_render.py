@@ -48,7 +48,7 @@ def project(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pr
 
 @pytest.fixture
 def wheels(project: Project, tmp_path: Path) -> Path:
-    """A copy of the wheels, to be damaged."""
+    """A copy of the wheels that a test can damage."""
     return Path(shutil.copytree(project.folder / "build/wheels/small", tmp_path / "wheels"))
 
 
@@ -58,7 +58,7 @@ def printed(*words: str | Path) -> str:
 
 
 def python() -> str:
-    """The interpreter for the lock's wheels."""
+    """The Python interpreter for the wheels of the lock."""
     return needs.tool(f"python{PYTHON}")
 
 
@@ -79,7 +79,7 @@ def run_script(
 
 @pytest.fixture
 def with_uv(tmp_path: Path) -> str:
-    """A PATH with uv and the required Python."""
+    """The PATH of a folder with uv and the required Python."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "uv").symlink_to(find_uv_bin())
@@ -88,15 +88,18 @@ def with_uv(tmp_path: Path) -> str:
 
 @pytest.fixture
 def with_pip() -> str:
-    """A PATH without uv, and with a Python that can create environments."""
+    """The PATH of a folder with a Python that can create environments, but without uv."""
     completed = subprocess.run([python(), "-c", "import ensurepip, venv"], check=False)
     if completed.returncode:
         needs.missing(
-            f"python{PYTHON} makes no environments", f"apt-get install python{PYTHON}-venv"
+            f"python{PYTHON} cannot create virtual environments",
+            f"apt-get install python{PYTHON}-venv",
         )
     path = f"{Path(python()).parent}:/usr/bin:/bin"
     if shutil.which("uv", path=path):
-        needs.missing("uv lies beside Python", "run the tests with a Python of its own")
+        needs.missing(
+            "uv is in the folder of Python", "run the tests with a Python in another folder"
+        )
     return path
 
 
@@ -136,7 +139,7 @@ def test_script_creates_environment_with_pip(project, wheels, with_pip, tmp_path
 
 @pytest.mark.parametrize("path", ["with_uv", "with_pip"])
 def test_script_builds_packages_without_wheels(project, path, request, tmp_path):
-    """Built like by imgbuild: with the matrix's environment and the locked build requirements."""
+    """The script builds with the environment of the matrix and the locked build requirements."""
     done = run_script(
         project, request.getfixturevalue(path), tmp_path / "venv", index=project.index_url
     )
@@ -148,7 +151,7 @@ def test_script_builds_packages_without_wheels(project, path, request, tmp_path)
 def test_build_requirements_are_checked_by_hash(
     project, site, path, request, monkeypatch, tmp_path
 ):
-    """The index has another build backend with the same name, which must not run."""
+    """The index has a modified build backend with the same name, which must not run."""
     code = f"open({str(tmp_path / 'ran')!r}, 'w')\n".encode() + dockerfile_project.MAKER
     wheel, page = "packages/maker-1.0-py3-none-any.whl", "simple/maker/"
     other = wheel_bytes("maker", "1.0", files={"maker.py": code})
@@ -200,7 +203,7 @@ def test_script_detects_invalid_preconditions(project, wheels, with_uv, tmp_path
 
 
 def step(project: Project, wheels: Path, venv: Path) -> subprocess.CompletedProcess[str]:
-    """Install a package like a step of the Dockerfile, with its variables."""
+    """Install a package as a step of the Dockerfile does, with the same variables."""
     folder = project.folder / "images" / TARGET
     places = {"/run/wheels": wheels, "/run/installer": folder, "/opt/venv": venv}
     env = {"PATH": "/usr/bin:/bin", "HOME": str(venv)}
@@ -240,7 +243,7 @@ def test_uv_installs_pylock(project, tmp_path):
 
 
 def test_shell_steps_create_expected_members(tmp_path):
-    """In a folder of the test. Only the plain paths in the image's scripts are used."""
+    """The steps run in a folder of the test, with the plain paths in the scripts of the image."""
     root = tmp_path / "ro ot"
     files_recipe = FilesRecipe(
         user=User(name="me", uid=1, gid=1, home=f"{root}/home/me"),
@@ -290,7 +293,7 @@ def test_docker_builds_online_variant_from_its_folder(project, tmp_path):
 
 @pytest.mark.engine
 def test_definition_file_steps_run_in_base(project, tmp_path):
-    """Run like by Apptainer, in the base without network."""
+    """The steps run in the base without a network, as in Apptainer."""
     docker = needs.docker()
     archive, tag = tmp_path / "base.tar", f"imgbuild-definition-{os.getpid()}"
     project.run(
@@ -358,7 +361,7 @@ def test_lock_renders_files_and_check_reports_stale_ones(project, tmp_path):
         assert "imgbuild render --all" in refused
         project.run("render", TARGET)
         assert dockerfile.read_text() == text
-        assert stray.exists(), "imgbuild did not make it"
+        assert stray.exists(), "imgbuild did not create this file"
         assert "files/stray" in project.run("render", TARGET, "--check", status=5).stderr
     finally:
         stray.unlink()

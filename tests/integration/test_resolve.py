@@ -46,7 +46,7 @@ def store(tmp_path_factory):
 
 
 def no_root():
-    raise AssertionError("a pure-wheel package set unpacked a root folder")
+    raise AssertionError("a root folder was unpacked for a package set of wheels")
 
 
 def ask(matrix: Matrix, name: str, arch: Arch, store: Store) -> tuple[Wheel, ...]:
@@ -98,7 +98,7 @@ def test_pin_after_cut_off_is_refused_with_date(store):
 
 @pytest.fixture(scope="module")
 def debian(store):
-    """The root folder of the targets' base on this machine, created when a build needs it."""
+    """The root folder of the base of the targets, created when a build requires it."""
     if os.geteuid() != 0:
         needs.user_namespaces()
     repository_matrix = matrix()

@@ -211,7 +211,7 @@ USER = b"class GRPOTrainer:\n    pass\n"
 
 
 def arch_dependent_index() -> LocalIndex:
-    """A trl whose wheel for arm64 uses a name removed from the newer transformers."""
+    """An index on which only the arm64 wheel of trl uses a name removed from transformers."""
     local_index = index()
     local_index.published = [file for file in local_index.published if file.package != "torch"]
     local_index.wheel("torch", "2.6.0", ["nvidia-cuda-runtime-cu12==12.4.127"])

@@ -64,7 +64,7 @@ def shell(root: sandbox.Root, script: str) -> str:
 
 
 def test_layer_with_wrong_digest_is_not_unpacked(tiny: Layout, store: Store) -> None:
-    """The folder would be used as that of the correct layer by all images that have it."""
+    """Otherwise, all images with the layer would use the wrong folder."""
     right = tiny.image(ARCH).layers[1]
     path = tiny.blob(right.digest)
     data = path.read_bytes()
@@ -86,7 +86,7 @@ def test_layer_with_wrong_digest_is_not_unpacked(tiny: Layout, store: Store) -> 
 
 
 def contents(store: Store) -> dict[str, tuple[object, ...]]:
-    """The image data in the cache: path → mode, owner, time and bytes or target.
+    """The mode, owner, time and content of each path of the image data in the cache.
 
     The time of a folder that is a cache entry is its last use, and is excluded.
     """
@@ -217,7 +217,7 @@ def test_root_writable_by_others_is_recreated(tiny: Layout, store: Store) -> Non
         assert shell(root, "cat /opt/hello") == "hello\n"
 
 
-def test_root_of_other_user_is_refused(tiny: Layout, store: Store) -> None:
+def test_root_of_another_user_is_refused(tiny: Layout, store: Store) -> None:
     needs.root()
     with root_folder(tiny, ARCH, store):
         (folder,) = roots(store)
@@ -274,7 +274,7 @@ for _ in range(2):
 def test_changes_are_in_memory_on_disk_without_overlay_support(
     tiny: Layout, tmp_path: Path
 ) -> None:
-    """As in a container, whose own disk is an overlay."""
+    """This is the case in a container, whose disk is an overlay."""
     needs.root()
     for name in ("lower", "upper", "work", "disk"):
         (tmp_path / name).mkdir()

@@ -43,7 +43,7 @@ def test_program_closing_stdin_fails_with_its_message():
 
 
 def test_interrupt_before_the_first_chunk_stops_program(monkeypatch):
-    """One thread reads the output already: closing it would wait for a program that waits."""
+    """A thread is already reading the output, so closing it would wait for the waiting program."""
     start = threading.Thread.start
     started: list[threading.Thread] = []
 
@@ -59,7 +59,7 @@ def test_interrupt_before_the_first_chunk_stops_program(monkeypatch):
 
 
 def test_exception_in_chunks_stops_program(tmp_path):
-    """Otherwise it would treat the end of a partial input as complete."""
+    """Otherwise, the program would treat the partial input as complete."""
     code = f"import sys; sys.stdin.read(); open({str(tmp_path / 'finished')!r}, 'w')"
 
     def broken() -> Iterator[bytes]:

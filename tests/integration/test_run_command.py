@@ -200,7 +200,7 @@ def test_path_variables_have_same_content_in_container(
 
 
 def test_explicit_path_is_passed_without_mount(folder: Path) -> None:
-    """With a warning if no mount contains it."""
+    """A warning is printed if no mount contains the path."""
     needs.user_namespaces()
     done = run(folder, words("root", "-e", "HF_HUB_CACHE=/srv/hub", script='echo "$HF_HUB_CACHE"'))
     assert done.stdout == "/srv/hub\n"
@@ -208,7 +208,7 @@ def test_explicit_path_is_passed_without_mount(folder: Path) -> None:
 
 
 def test_other_user_without_network_has_token(folder: Path, through: str) -> None:
-    """--verbose prints each command line that imgbuild starts: the token is in none of them."""
+    """--verbose prints all command lines that imgbuild starts; none contains the token."""
     options = ("--verbose", "--user", "4321:4322", "--no-network")
     script = "id -u; id -g; echo $HF_TOKEN; cat /proc/net/dev"
     done = run(folder, words(through, *options, script=script), HF_TOKEN="a-secret")
@@ -243,7 +243,7 @@ TRAP = "trap 'echo caught; exit 3' INT; echo ready; while :; do sleep 0.1; done"
 
 @pytest.mark.parametrize(("script", "times"), [(TRAP, 1), ("echo ready; sleep 1000", 2)])
 def test_interrupt_stops_command(folder: Path, through: str, script: str, times: int) -> None:
-    """Once if it handles the signal; a command that ignores it ends at the second one."""
+    """A command that ignores the first interrupt is stopped by the second."""
     with subprocess.Popen(
         [sys.executable, *words(through, "-q", script=script)],
         cwd=folder,

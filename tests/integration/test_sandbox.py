@@ -137,7 +137,7 @@ def test_single_file_is_bind_mounted(shell, tmp_path):
 
 @pytest.fixture(name="image")
 def _image(root: Path, tmp_path: Path) -> Path:
-    """A separate root with links to `tmp_path/outside`."""
+    """A root folder with links to `tmp_path/outside`."""
     image = tmp_path / "image"
     shutil.copytree(root / "bin", image / "bin", symlinks=True)
     (tmp_path / "outside").mkdir()
@@ -211,7 +211,7 @@ def test_standard_devices_work(shell):
 
 
 def test_bind_mounted_device_is_usable(shell):
-    """Like those of GPUs; other devices of the host do not exist."""
+    """Only bind-mounted devices, such as those of GPUs, exist in the sandbox."""
     device = Bind(source=Path("/dev/zero"), target="/dev/nvidia-test", writable=True)
     script = "stat -c %F /dev/nvidia-test; busybox head -c 1 /dev/nvidia-test | busybox od"
     for user in (None, (1000, 1001)):

@@ -66,7 +66,7 @@ except ToolMissing as error:
 
 
 def test_single_user_id_is_never_root():
-    """As in a container of a user without further IDs: 65534 is not mapped."""
+    """The ID 65534 is not mapped, as in a container of a user without further IDs."""
     unshare = needs.user_namespaces()
     done = subprocess.run(
         [unshare, "--user", "--map-root-user", sys.executable, "-c", SPARE],
@@ -100,7 +100,7 @@ def test_control_groups_limit_memory_of_all_processes_together(place):
     confined = Confined(host_id=sandbox.spare_id(), memory=200 << 20, processes=50)
     places = [base for base, _ in control_groups.group_places(confined.limits())]
     if not all(os.access(base, os.W_OK) for base in places):
-        needs.missing("control groups cannot be made", "run it as root, outside of a container")
+        needs.missing("control groups cannot be created", "run it as root, outside of a container")
     abandoned = Path(places[0], "imgbuild-4194305")  # an id above all that there are
     abandoned.mkdir(exist_ok=True)
     before = {path for base in places for path in Path(base).glob("imgbuild-*")}
@@ -116,7 +116,7 @@ def test_control_groups_limit_swap():
     limits = {"memory": 200 << 20, "processes": 50}
     places = [base for base, _ in control_groups.group_places(limits)]
     if not all(os.access(base, os.W_OK) for base in places):
-        needs.missing("control groups cannot be made", "run it as root, outside of a container")
+        needs.missing("control groups cannot be created", "run it as root, outside of a container")
     with subprocess.Popen(["sleep", "10"]) as process:
         groups = control_groups.control_groups(limits, process.pid)
         assert groups

@@ -66,7 +66,7 @@ def _place(tmp_path: Path) -> Iterator[Place]:
 
 
 def check(outcomes: dict[str, str], *, root: bool) -> None:
-    """Check that every attempt fails, and through the filter if it is responsible."""
+    """Check that every attempt fails, by the seccomp filter where it is responsible."""
     assert {name: how for name, how in outcomes.items() if how == "escaped"} == {}
     assert {name: outcomes[name] for name in FILTERED} == FILTERED
     assert {name: how for name, how in outcomes.items() if how not in STOPPED} == {}
@@ -95,7 +95,7 @@ def test_sandbox_escapes_fail_as_ordinary_user(user):
 
 
 def test_open_host_folder_is_not_accessible(place, monkeypatch):
-    """As in CVE-2024-21626, if imgbuild itself left a folder of the host open in the process."""
+    """In CVE-2024-21626, the runtime left a folder of the host open in the process."""
     folder, start = os.open("/", os.O_RDONLY), process.run
     monkeypatch.setattr(
         process,
@@ -134,7 +134,7 @@ def test_command_cannot_access_host_terminal(place):
 
 
 def test_sessions_and_core_limits_are_separate():
-    """A core limit of one byte writes none, and starts no host program, unlike a limit of 0."""
+    """With a core limit of one byte, unlike 0, no core is written and no host program starts."""
     body = """
 look = "import os, resource; print(os.getsid(0) != 0, resource.getrlimit(resource.RLIMIT_CORE))"
 print(escapes.inside(place, escapes.PYTHON, "-c", look).stdout)

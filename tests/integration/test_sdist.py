@@ -62,7 +62,7 @@ def build_wheel(folder, settings=None, metadata=None):
 
 
 def debian(store):
-    """The root folder of Debian 12 in `store`, created when a build needs it."""
+    """The root folder of Debian 12 in `store`, created when a build requires it."""
     matrix = load(ROOT / "matrix.yaml")
     context = Context(store, Http())
     return host_root(matrix.bases["debian-12"], matrix.image.user, host_arch(), context)
@@ -70,7 +70,7 @@ def debian(store):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """A cache with only that root folder, which this user's cache keeps."""
+    """A cache with only the root folder, which the user's cache keeps."""
     if os.geteuid() != 0:
         needs.user_namespaces()
     shared, store = Store.open(), Store.open(tmp_path_factory.mktemp("cache"))
@@ -173,7 +173,7 @@ TRAINER = b"import demo.made\nfrom demo import Gone\n\nclass GRPOTrainer: ...\n"
 
 
 def audited(site, root, store):
-    """A lock with a built wheel and a trl that imports a missing name from it; its inputs."""
+    """A lock and its inputs, in which trl imports a missing name from a built wheel."""
     index = LocalIndex()
     files = {"setup.py": SETUP, "demo/__init__.py": b"class New: ...\n"}
     index.add("demo", "demo-1.0.tar.gz", sdist_bytes("demo", "1.0", files))

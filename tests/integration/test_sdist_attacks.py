@@ -40,7 +40,7 @@ HONEST = "    shutil.copy(WHEEL, made)\n    return NAME\n"
 
 @pytest.fixture(scope="module", name="root")
 def _root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of a root folder that this user's cache keeps."""
+    """A copy of a root folder from the user's cache."""
     needs.user_namespaces()
     matrix = load(ROOT / "matrix.yaml")
     base = msgspec.structs.replace(matrix.bases["debian-12"], packages=("python3", "usr-is-merged"))

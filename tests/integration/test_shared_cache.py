@@ -53,7 +53,7 @@ def attacker(step: Callable[[], None]) -> Iterator[None]:
         os._exit(1)
     os.close(writer)
     try:
-        assert os.read(reader, 1) == b"x", "the attacker could not begin"
+        assert os.read(reader, 1) == b"x", "the attacking process did not start"
         yield
     finally:
         os.close(reader)
@@ -62,7 +62,7 @@ def attacker(step: Callable[[], None]) -> Iterator[None]:
 
 
 def swapping(path: Path, size: int) -> Callable[[], None]:
-    """Swap the file with another one of `size` bytes, and back."""
+    """Swap the file with another one of `size` bytes and back again."""
 
     def step() -> None:
         right, wrong = path.with_name("right"), path.with_name("wrong")
@@ -92,7 +92,7 @@ def image(folder: Path) -> tuple[layout.ImageFiles, str, int]:
 
 
 def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> bool:
-    """Write the layout of the image; whether its layer is correct, False for an error."""
+    """Write the layout of the image; returns whether its layer is correct, False on an error."""
     image_files = layout.ImageFiles(
         config=files.config, manifest=files.manifest, layers={digest: source}
     )
@@ -101,13 +101,13 @@ def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> boo
     except (ImgbuildError, OSError):
         return False
     blob = layout.blob(out, digest)
-    assert f"sha256:{hashlib.sha256(blob.read_bytes()).hexdigest()}" == digest, "a wrong layer"
+    assert f"sha256:{hashlib.sha256(blob.read_bytes()).hexdigest()}" == digest, "the layer is wrong"
     assert blob.stat().st_uid == 0
     return True
 
 
 def opened(root: Path) -> None:
-    """Make the cache writable for every user, as with umask 000."""
+    """Make the cache writable for every user, as a umask of 000 does."""
     for path in (root, *root.rglob("*")):
         if path.is_dir():
             path.chmod(0o777)
@@ -131,7 +131,7 @@ def test_cached_layer_swapped_during_build_is_not_used(folder):
 
 
 def test_source_layer_swapped_during_copy_is_not_used(folder):
-    """A folder outside of the cache that stays writable for others, such as an older layout."""
+    """The source is outside of the cache and stays writable for others, as an older layout may."""
     files, digest, size = image(folder)
     (folder / "open").mkdir()
     (folder / "open").chmod(0o777)
@@ -142,7 +142,7 @@ def test_source_layer_swapped_during_copy_is_not_used(folder):
     with attacker(swapping(source, size)):
         for number in range(ROUNDS):
             right += build(files, digest, source, folder / f"out{number % 3}")
-    assert right, "no round was right"
+    assert right, "no build was correct"
 
 
 def test_later_writes_to_cached_layer_do_not_change_image(folder):

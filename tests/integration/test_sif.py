@@ -39,7 +39,7 @@ def _tools():
 
 
 def odd_layers() -> list[bytes]:
-    """Whiteouts, opaque folders, links of all types, devices, owners, modes, long and odd names."""
+    """Layers with whiteouts, opaque folders, links, devices, owners, modes and unusual names."""
     return [
         members(
             (info("usr/lib/a", mode=0o644, uid=7, gid=9), b"first"),
@@ -78,7 +78,7 @@ def odd_layers() -> list[bytes]:
 
 
 def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
-    """A layout of plain and compressed layers, created manually like by other builders."""
+    """A layout of plain and compressed layers, as other builders create it."""
     import gzip
 
     stored, ids = {}, []
@@ -121,7 +121,7 @@ def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
 
 
 def check_tree(of: layout.Layout, path: Path, offset: int) -> set[str]:
-    """Check that every path of the image is in the squashfs unchanged; returns other paths."""
+    """Check that the squashfs has every path of the image unchanged; returns all other paths."""
     expected, actual = squashed.expected(squashed.tree(of, ARCH)), squashed.read(path, offset)
     differing = {name: (expected[name], actual.get(name)) for name in expected
                  if actual.get(name) != expected[name]}  # fmt: skip
@@ -172,7 +172,7 @@ def test_extended_attributes_are_kept(tmp_path):
     try:
         assert os.getxattr(tmp_path / "root/bin/ping", "user.note") == b"kept"
     except OSError as error:
-        pytest.fail(f"{tmp_path} holds no attributes, or they were lost: {error}")
+        pytest.fail(f"{tmp_path} does not support extended attributes, or they were lost: {error}")
 
 
 def test_unsupported_attributes_are_reported_once(tmp_path):
@@ -192,7 +192,7 @@ def test_unsupported_attributes_are_reported_once(tmp_path):
 
 
 def test_sif_bytes_depend_only_on_image(odd, tmp_path):
-    """Different name, folder, umask, time zone, SOURCE_DATE_EPOCH, one process or two."""
+    """The bytes do not depend on name, folder, umask, time zone or number of processes."""
     conversion = convert.convert(
         odd, ARCH, tmp_path / "odd.sif", convert.ConvertOptions(processors=2)
     )

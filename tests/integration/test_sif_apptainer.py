@@ -37,7 +37,7 @@ def _sample(tmp_path_factory):
 
 @pytest.fixture(scope="module", name="sif")
 def _sif(sample, tmp_path_factory):
-    """In a folder readable by everybody: an ordinary user runs it, too."""
+    """Build the SIF in a folder that every user can read."""
     needs.tool("mksquashfs", "squashfs-tools")
     with ordinary.home() as folder:
         out = folder / "small.sif"
@@ -52,7 +52,7 @@ def apptainer(
     check: bool = True,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run Apptainer; `user`, UID:GID, has no capabilities."""
+    """Run Apptainer, as the user UID:GID without capabilities if `user` is given."""
     done = subprocess.run(
         [needs.apptainer(), "--quiet", *words],
         env={
@@ -98,7 +98,7 @@ def test_exec_uses_image_environment_without_caller_packages(sif, tmp_path):
 
 
 def test_python_variables_come_from_the_image_and_not_from_the_caller(sample, tmp_path):
-    """PYTHONPATH of the image applies as in Docker, not the caller's; HOME is the caller's."""
+    """PYTHONPATH is that of the image, as in Docker; HOME is that of the caller."""
     place = tmp_path / "layout"
     shutil.copytree(sample.path, place)
     settings = ("PYTHONPATH=/opt/mine", "HOME=/root/of/the/image", "UID=1000", "ODD-NAME=1")
@@ -133,7 +133,7 @@ def test_inspect_shows_origin_of_the_image(sif, sample):
 
 
 def test_unprivileged_user_runs_sif_with_own_home(sif):
-    """Read-only root, packages in ~/.local that must not be imported, --fakeroot."""
+    """The root is read-only, packages in ~/.local are not imported, and --fakeroot works."""
     home = sif.parent / "home"
     local = home / ".local/lib/python3.11/site-packages"
     local.mkdir(parents=True)
@@ -175,7 +175,7 @@ def test_sif_without_network_is_isolated(sif):
 
 
 def test_older_runtimes_find_action_scripts(sif, tmp_path):
-    """Without Apptainer's own interpreter: the scripts of the file system, run by a plain shell."""
+    """A plain shell runs the scripts in the file system, without the interpreter of Apptainer."""
     needs.root()
     root = tmp_path / "root"
     subprocess.run(
@@ -266,8 +266,8 @@ def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path)
     assert mine == theirs
 
 
-def test_driver_at_other_location_is_found(sif, tmp_path):
-    """A library of the host at the path to which --nv mounts the driver's."""
+def test_driver_at_another_location_is_found(sif, tmp_path):
+    """The library of the host is at the path to which --nv mounts the driver."""
     code = "import ctypes; ctypes.CDLL('libcuda.so.1'); print('loaded')"
     without = apptainer("exec", sif, "python", "-c", code, check=False)
     assert "libcuda.so.1: cannot open shared object file" in without.stderr
@@ -287,7 +287,7 @@ int cuDeviceGetCount(int *count) { *count = 0; return 100; }
 
 @pytest.fixture(scope="module", name="driver")
 def _driver():
-    """A folder with a stub of a driver: a library that reports that there is no GPU."""
+    """A folder with a stub of a driver that reports no GPU."""
     compiler = needs.tool("gcc")
     with ordinary.home() as place:
         folder = place / "driver"
@@ -320,7 +320,7 @@ def test_nv_option_mounts_driver_found_in_loader_cache(sif, driver, user):
 
 
 def test_gpu_tier_runs_with_nv_option(sif, driver, monkeypatch):
-    """According to the tests' messages the driver was loaded, and has no GPU."""
+    """The messages of the tests state that the driver was loaded and has no GPU."""
     monkeypatch.setenv("IMGBUILD_APPTAINER_DRIVER", str(driver))
     with ordinary.home() as work:
         binds = {"/smoke_tests": SMOKE}

@@ -29,7 +29,7 @@ def git(folder: Path, *words: str, date: str = "2026-01-01T00:00:00Z") -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A matrix with one locked target in three commits: other versions, damage, current state."""
+    """A matrix with a locked target in three commits: older versions, damaged, and current."""
     folder = tmp_path / "mine"
     images = folder / "images" / TARGET
     shutil.copytree(ROOT / "images" / TARGET, images)
@@ -154,7 +154,7 @@ def test_hostile_vulnerability_reports_are_refused(project: Path) -> None:
 
 
 def test_published_site_is_within_its_budget(tmp_path: Path) -> None:
-    """The whole matrix with history, registry, source and 40 vulnerabilities of each image."""
+    """The site shows the whole matrix with history, registry and 40 vulnerabilities per image."""
     reports = []
     for path in sorted((ROOT / "images").glob("*/lock.json")):
         for number, arch in enumerate(json.loads(path.read_text())["arch"]):

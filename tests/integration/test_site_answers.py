@@ -55,7 +55,7 @@ SMI = """\
 def test_machine_form_lists_compatible_images(
     site: Path, window: Browser, text: str, arch: str, driver: str, capability: str
 ) -> None:
-    """The parsed text, and the image preferred by doctor on that machine."""
+    """The form shows the parsed text and the image that doctor prefers on that machine."""
     shown(window, site, "machine.html", machine=text)
     read = window.texts("#machine-read")[0]
     for words in (f"(compute capability {capability})", f"driver {driver}", arch):
@@ -106,7 +106,7 @@ def test_versions_separated_by_spaces_are_compared(site: Path, window: Browser, 
 
 
 def test_matrix_notes_are_shown_as_reasons(site: Path, window: Browser) -> None:
-    """verl 0.9.1 with trl 1.16.0: a learned constraint and a note, where the site had no reason."""
+    """For verl 0.9.1 with trl 1.16.0, a learned constraint and a note are shown."""
     shown(window, site, "together.html", versions="verl 0.9.1, trl 1.16.0")
     assert window.texts(".verdict") == ["No image has these versions together."]
     lines = window.texts("#answer li")
@@ -120,7 +120,7 @@ def test_matrix_notes_are_shown_as_reasons(site: Path, window: Browser) -> None:
 
 
 def test_missing_package_requirements_are_shown_as_reasons(site: Path, window: Browser) -> None:
-    """verl 0.9 with CUDA 12.4, of which no fact about the pair is recorded."""
+    """For verl 0.9 with CUDA 12.4, no fact about the pair is recorded."""
     shown(window, site, "together.html", versions="verl 0.9.1, cuda 12.4")
     assert window.texts(".verdict") == ["No image has these versions together."]
     (line,) = [each for each in window.texts("#answer li") if each.startswith("cu124-vllm0.8.5")]
@@ -166,7 +166,7 @@ def test_unknown_gpu_is_not_reported_as_compatible(site: Path, window: Browser, 
 
 
 def test_driver_and_gpu_results_match_doctor_command(site: Path, window: Browser) -> None:
-    """All images with all drivers, GPUs and architectures, compared with doctor's own code."""
+    """All combinations of image, driver, GPU and architecture are compared with doctor's code."""
     content = data(site)
     drivers = (
         "450.80.02", "525.60.13", "525.60", "535", "550.54.14", "570.26", "575.51.03", "580",

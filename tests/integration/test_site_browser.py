@@ -60,7 +60,7 @@ def test_axe_reports_no_problems(site: Path, window: Browser, page: str) -> None
 
 
 def test_axe_reports_injected_problem(site: Path, window: Browser) -> None:
-    """Ensures that the previous test can fail."""
+    """This test ensures that the previous test can fail."""
     shown(window, site, "index.html")
     window.run("document.querySelector('form label').replaceWith(document.createElement('select'))")
     window.run(axe())
@@ -229,7 +229,7 @@ def test_copy_buttons_copy_commands(site: Path, window: Browser) -> None:
 
 
 def test_hostile_texts_are_escaped(window: Browser, tmp_path: Path) -> None:
-    """Summaries, reasons and commit messages with HTML, quotes and scripts."""
+    """Summaries, reasons and commit messages have HTML, quotes and scripts."""
     evil = "<script>window.pwned=1</script><img src=x onerror=window.pwned=1>\"'`{{ 7*7 }}</title>"
     project = tmp_path / "project"
     (project / "images").mkdir(parents=True)

@@ -55,7 +55,7 @@ def job(image: Path, folder: Path, *command: str, **more: object) -> Path:
 
 
 def test_path_variables_are_mounted_in_job(image, tmp_path):
-    """The script is written while none of them is set."""
+    """The job script is written before any of the variables is set."""
     needs.apptainer()
     place = Path(tempfile.mkdtemp(dir="/srv"))
     script = (
@@ -94,7 +94,7 @@ def test_path_variables_are_mounted_in_job(image, tmp_path):
 
 @pytest.mark.parametrize("export", [None, "NONE"])
 def test_only_selected_variables_reach_image(image, tmp_path, export):
-    """If sbatch passes all variables, output of the shell at its start changes nothing."""
+    """If sbatch passes all variables, output of the shell at its start has no effect."""
     needs.apptainer()
     (tmp_path / "talk").write_text("echo hello\n")
     (tmp_path / "scratch").mkdir()

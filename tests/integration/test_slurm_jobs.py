@@ -115,7 +115,7 @@ def printed_value(log: str) -> object:
 
 
 def run(project: Project, user: dict[str, str], path: Path) -> tuple[int, str]:
-    """Run a script as that user; no leftovers are allowed on the nodes."""
+    """Run a script as the user and check that the nodes have no leftovers."""
     user_project = Project(project.folder, "", None, {**project.env, **user})
     ended = slurm_project.job(user_project, path)
     assert list(Path(user["TMPDIR"]).iterdir()) == [], ended[1]
@@ -157,7 +157,7 @@ def test_job_runs_with_sif(project: Project, user: dict[str, str], tmp_path: Pat
         "input": "",
     }
     [kernels] = Path(user["HOME"]).glob(".cache/imgbuild/kernels/*")
-    assert list(kernels.iterdir()), "what the job wrote below /var/cache/imgbuild is kept"
+    assert list(kernels.iterdir()), "files that the job wrote below /var/cache/imgbuild remain"
 
 
 @pytest.mark.long
@@ -187,7 +187,7 @@ print(json.dumps([sys.argv[1:], len(ray.nodes()), ray.cluster_resources()["GPU"]
 def test_verl_joins_ray_cluster_of_nodes(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
-    """With a stub of the program; Ray is configured with GPUs."""
+    """The trainer is a stub, and Ray is configured with GPUs."""
     (tmp_path / "main.py").write_text(VERL)
     locked = read_lock(project.folder / "images", TARGET)
     verl = samples.lock(*(samples.wheel(name, "1.0") for name in ("ray", "verl")))
@@ -266,7 +266,7 @@ def test_failed_node_preparation_ends_job(
     slurm_project.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
 
 
-def test_folder_of_other_user_is_not_written_to(
+def test_folder_of_another_user_is_not_written_to(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = script(project, tmp_path, "--", "touch", str(tmp_path / "ran"))

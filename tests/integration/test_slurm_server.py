@@ -118,7 +118,7 @@ class GRPOConfig:
 
 
 def index() -> LocalIndex:
-    """Packages with the names that the job requires."""
+    """An index of packages with the names that the job requires."""
     index = sample_project.index()
     index.wheel("vllm", "0.8.5")
     points = b"[console_scripts]\ntrl = trl.cli:main\naccelerate = trl.launch:main\n"

@@ -44,7 +44,7 @@ def pending_jobs(folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def once_held(folder: Path, then: Callable[[str], object]) -> Iterator[None]:
-    """Within the block, call `then` with the number of the job of `folder`, once it exists."""
+    """Call `then` with the number of the job of `folder` once the job exists."""
     over = threading.Event()
 
     def _look() -> None:
@@ -87,7 +87,7 @@ def test_check_cancelled_in_queue_has_not_passed(tmp_path, monkeypatch, capsys):
 
 
 def test_check_without_output_has_not_passed(tmp_path, monkeypatch, capsys):
-    """With a custom job script of the project that succeeds without output."""
+    """A custom job script of the project succeeds without output."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     make(tmp_path)
     template = tmp_path / "images/templates/slurm/check.j2"
@@ -119,7 +119,7 @@ def test_job_missing_in_slurm_is_reported_as_lost():
 
 
 def test_used_ports_are_skipped(tmp_path):
-    """With the lines of the committed scripts for it."""
+    """The test runs the lines of the committed scripts that choose ports."""
     lines = (
         (slurm_project.SCRIPTS / "check.sh")
         .read_text("utf-8")
@@ -139,7 +139,7 @@ def test_used_ports_are_skipped(tmp_path):
 
 
 def test_interrupt_removes_job_from_queue(tmp_path, monkeypatch):
-    """The interrupt arrives between two queries; in one, Python may leave a pipe of squeue open."""
+    """The interrupt arrives between two queries, because during one a pipe may stay open."""
     with monkeypatch.context() as patch:
         patch.setattr(time, "sleep", lambda _: signal.raise_signal(signal.SIGINT))
         with pytest.raises(Interrupted, match="were cancelled"):

@@ -23,7 +23,7 @@ NOTHING: Mapping[str, list[Any]] = {"imports": [], "entry points": [], "requirem
 
 
 class Sample:
-    """A virtual environment, its expected content, and the tests run on it."""
+    """A virtual environment with its expected content, on which smoke tests run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class Sample:
     def run(
         self, only: str, *, tier: str = "static", timeout_factor: float = 1, **env: str
     ) -> dict[str, Case]:
-        """Run cases on it with the environment's own Python."""
+        """Run cases with the Python of the environment."""
         (self.folder / "expect.json").write_text(json.dumps(self.expect))
         (self.folder / "allowed.json").write_text(json.dumps(self.allowed))
         done = subprocess.run(
@@ -218,7 +218,7 @@ def test_unused_allowed_entry_is_a_failure(sample, versions):
     assert cases["imports"].outcome == "failed"
 
 
-def test_allowed_entry_for_other_version_is_not_used(sample):
+def test_allowed_entry_for_another_version_is_not_used(sample):
     raising(sample)
     sample.allowed["imports"] = [{**ENTRY, "versions": ["0.9"], "error": "cannot import name"}]
     assert sample.run("imports")["import gamma"].outcome == "failed"
@@ -325,7 +325,7 @@ def test_driver_library_in_image_is_refused(sample):
 
 
 def test_stub_found_by_loader_is_not_a_driver(sample):
-    """Without a host driver, a library of its name belongs to the image."""
+    """Without a driver on the host, a library with its name belongs to the image."""
     stub = sample.folder / "stubs/libcuda.so.1"
     stub.parent.mkdir()
     subprocess.run(["gcc", "-shared", "-o", stub, "-x", "c", os.devnull], check=True)

@@ -146,7 +146,7 @@ def test_cuda_case_fails_and_cases_of_missing_packages_are_skipped(tmp_path):
 
 
 def take(folder: Path, names: Sequence[str], share: int, script: str = TURNS) -> list[list[str]]:
-    """The messages of concurrent cases, one row each; `share` may use the GPU at once."""
+    """The messages of concurrent cases, of which `share` may use the GPU at the same time."""
     log = folder / "log"
 
     def _take_turn(name: str) -> None:
@@ -187,7 +187,7 @@ def test_exclusive_cases_run_alone(tmp_path):
 
 
 def test_shared_cases_run_together_up_to_a_limit(tmp_path):
-    """Each waits in its place for all others: with one place less they would not end."""
+    """Each case waits for all others, so they would not end with one place less."""
     rows = take(tmp_path, "abc", 3, MEETING)
     assert max(map(len, at_once(rows))) == 3
 
@@ -231,7 +231,7 @@ def test_case_without_runner_sees_first_gpu(tmp_path):
 
 
 def test_full_gpu_does_not_delay_cases_on_another_gpu(tmp_path):
-    """The first holds its GPU until the second, of the other GPU, has ended."""
+    """The first case keeps its GPU until the second case, on another GPU, has ended."""
     script = """\
 import subprocess
 import sys

@@ -36,7 +36,7 @@ def _wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def environment(folder: Path, wheels: dict[str, Path], runtime: str) -> Path:
-    """The folder nvidia/cu13 with the compiler and the headers of one runtime."""
+    """Create the folder nvidia/cu13 with the compiler and the headers of one runtime."""
     for name, path in wheels.items():
         if name.startswith("nvidia_cuda_runtime") and not name.endswith(runtime):
             continue
@@ -49,7 +49,7 @@ def environment(folder: Path, wheels: dict[str, Path], runtime: str) -> Path:
 
 
 def case(folder: Path, home: Path, packages: dict[str, str]) -> tuple[str, str, str]:
-    """Outcome, message and log of the case, from the runner."""
+    """The outcome, message and log that the runner reports for the case."""
     expect = {
         "packages": packages, "debian": [], "prefix": "/", "cache": str(folder),
         "workdir": str(folder), "flashinfer": "jit",

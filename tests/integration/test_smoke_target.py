@@ -41,7 +41,7 @@ def imgbuild(*words: str) -> str:
 
 @pytest.fixture(scope="module", name="built")
 def _built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """Docker, with the image loaded, and the image's layout."""
+    """The `docker` command after loading the image, and the layout of the image."""
     docker = needs.docker()
     mine = subprocess.run([docker, "image", "inspect", TARGET], capture_output=True, check=False)
     built = tmp_path_factory.mktemp("built") / TARGET
@@ -69,7 +69,7 @@ def test_image_without_vllm_passes_smoke_tests(built):
 
 
 def test_nvcc_case_fails_with_another_cuda_release(built, tmp_path):
-    """The state after `pip install -U nvidia-cuda-nvcc`.
+    """The environment is in the state after `pip install -U nvidia-cuda-nvcc`.
 
     DeepSpeed calls this nvcc, and in other images FlashInfer does: the case is the same.
     """

@@ -124,7 +124,9 @@ def test_download_resumes_after_repeated_kills(tmp_path: Path, site: Site) -> No
         at_kill.append(partial.stat().st_size)
         assert data.startswith(partial.read_bytes())
         assert not list((root / "files").glob("*/*"))
-        assert list((root / "scratch").glob("*/*/half")), "the killed process left its scratch"
+        assert list((root / "scratch").glob("*/*/half")), (
+            "the killed process left no scratch folder"
+        )
     site.pause = 0
     done = subprocess.run(
         command(root, site, ["big"]), cwd=REPOSITORY, capture_output=True, text=True, check=True
@@ -133,7 +135,7 @@ def test_download_resumes_after_repeated_kills(tmp_path: Path, site: Site) -> No
     assert path.read_bytes() == data
     ranges = [headers.get("Range") for headers in site.received_requests("big")]
     assert ranges == [None, *(f"bytes={size}-" for size in at_kill)]
-    assert list((root / "scratch").glob("*")) == [], "the next process removed what was left"
+    assert list((root / "scratch").glob("*")) == [], "the next process did not remove the leftovers"
     assert list((root / "live").glob("*")) == []
 
 
@@ -151,7 +153,7 @@ def test_ctrl_c_stops_download_and_keeps_partial_file(tmp_path: Path, site: Site
 
 
 def test_processes_share_cache(tmp_path: Path, site: Site) -> None:
-    """Four processes download the same files, one more is killed, and one prunes all the time."""
+    """Four processes download the same files, another is killed, and another prunes repeatedly."""
     root, names = tmp_path / "cache", [f"f{number}" for number in range(20)]
     site.pause = 0.002
     doomed = start(command(root, site, [*names, "big"]))
@@ -198,7 +200,7 @@ def test_waiting_process_continues_download_of_killed_one(tmp_path: Path, site: 
 
 
 def test_entries_used_by_live_process_are_not_pruned(tmp_path: Path, site: Site) -> None:
-    """The process holds f5 (already cached) while another download is running."""
+    """The process uses the cached file f5 while another download is running."""
     root = tmp_path / "cache"
     subprocess.run(
         command(root, site, ["f5", "f6"]), cwd=REPOSITORY, capture_output=True, check=True
@@ -235,7 +237,7 @@ def test_kill_while_adding_layers_leaves_valid_cache(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_reported_without_damage(tmp_path: Path, site: Site) -> None:
-    """A real file system of 4 MB that is filled when the download is about to start."""
+    """A real file system of 4 MB is filled before the download starts."""
     unshare = needs.user_namespaces()
     mount = needs.tool("mount")
     disk = tmp_path / "disk"

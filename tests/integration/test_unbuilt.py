@@ -19,7 +19,7 @@ FILES = {"setup.py": b"from setuptools import setup\nsetup(name='demo', version=
 
 
 class Built(Exception):
-    """A wheel was about to be built."""
+    """Raised when a wheel is about to be built."""
 
 
 def _refuse_to_build() -> Path:

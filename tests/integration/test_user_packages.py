@@ -93,7 +93,7 @@ ROOT_STEPS = (
 
 @dataclass
 class Image:
-    """The project with the image, its name, the index, and a folder of wheels."""
+    """The project and name of the image, the index, and a folder of wheels."""
 
     project: Project
     index: str
@@ -110,7 +110,7 @@ class Image:
         mode: int = 0o777,
         volumes: Sequence[str] = (),
     ) -> None:
-        """Each command in one container ends with its status and prints its text.
+        """Run commands in one container and check the exit status and output of each.
 
         `kept` keeps what an earlier user added.
         """
@@ -222,7 +222,7 @@ def test_unwritable_folder_is_named(image: Image) -> None:
 
 
 def test_python_without_user_site_ignores_user_packages(image: Image) -> None:
-    """The setting of Slurm jobs: they run with the packages of the image alone."""
+    """Slurm jobs have this setting, so they use only packages of the image."""
     needs.user_namespaces()
     steps = (
         ("pip install gadget", 0, "Installed in"),
@@ -255,7 +255,7 @@ def test_two_users_share_a_package_folder(image: Image) -> None:
 
 
 def test_added_packages_keep_their_versions(image: Image) -> None:
-    """As in an extension: a package of the environment that constraints.txt does not have."""
+    """An extension also has packages that constraints.txt does not list."""
     needs.user_namespaces()
     added = image.project.folder / "added/third-1.0.dist-info"
     added.mkdir(parents=True)

@@ -65,7 +65,7 @@ class Sample:
         return codec.read(self.project.folder / f"images/{TARGET}/digests.json", TargetDigests)
 
     def verify(self, *options: str, status: int = 0, reference: str = "") -> dict[str, str]:
-        """Check → outcome, as reported by the consumer's imgbuild."""
+        """The outcome of each check that the consumer's imgbuild reports."""
         done = self.consumer.run(
             "verify", reference or self.reference, *options, "--json", status=status
         )
@@ -75,7 +75,7 @@ class Sample:
         }
 
     def signed(self, *options: str, status: int = 0) -> dict[str, str]:
-        """Like `verify`, with the public key."""
+        """Verify with the public key."""
         return self.verify("--key", str(self.keys / "cosign.pub"), *options, status=status)
 
     def file(self, digest: str) -> Path:
@@ -164,7 +164,7 @@ def _statement(answer: str) -> bytes:
 
 
 def _stored(sample: Sample) -> dict[str, tuple[str, str]]:
-    """Document → its digest, and the check that fails if one of its bytes is flipped."""
+    """The digest of each document, and the check that fails if a byte of it is flipped."""
     client, target_digests = Client(), sample.target_digests
     arm = target_digests.arch[Arch.ARM64]
 
@@ -210,7 +210,7 @@ def test_flipped_byte_on_disk_of_registry_is_refused(sample):
 
 
 def test_wrong_lock_is_detected_by_rebuild(sample):
-    """Another layer with consistent lock, digests, documents and SBOMs: only a build detects it."""
+    """A layer was replaced consistently in all documents, so only a build detects it."""
     here = sample.project.folder / "images" / TARGET
     honest = bundle.read_folder(here)
     client, repository = Client(), Repository(sample.registry.host, "evil")
@@ -267,7 +267,7 @@ def _claimed(honest: bundle.LockBundle, target_digests: TargetDigests) -> bytes:
 
 
 def test_keyless_verification_reports_cosign_failure(sample):
-    """Real keyless signing needs a CI identity and sigstore's servers: a workflow tests it."""
+    """Keyless signing requires a CI identity and servers of sigstore; a workflow tests it."""
     nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     alone = Project(
         sample.consumer.folder, sample.consumer.index_url, sample.consumer.cache, nowhere
@@ -278,7 +278,7 @@ def test_keyless_verification_reports_cosign_failure(sample):
 
 
 def test_verified_statements_match_attachments(sample):
-    """The SBOM's statement as read by cosign is the SBOM itself."""
+    """The statement about the SBOM that cosign reads is the attached SBOM."""
     arm = sample.target_digests.arch[Arch.ARM64].manifest
     (artifact,) = artifact_store.find(Client(), sample.repository, arm, cyclonedx.MEDIA_TYPE)
     answer = cosign(

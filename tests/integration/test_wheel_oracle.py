@@ -69,7 +69,7 @@ def test_installed_wheel_matches_pip(tmp_path: Path) -> None:
 
 
 def test_oracle_detects_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each accepted difference is needed: without it, the comparison reports it."""
+    """Without the list of accepted differences, the comparison reports each of them."""
     wheel = make(tmp_path, MADE)
     for pattern in list(oracle.ACCEPTED):
         rest = {key: why for key, why in oracle.ACCEPTED.items() if key != pattern}
@@ -97,7 +97,7 @@ def test_real_wheels_with_unusual_layout_are_installed_as_by_uv(tmp_path: Path) 
 @pytest.mark.disk(4)
 @pytest.mark.timeout(1800)
 def test_every_locked_wheel_matches_pip(tmp_path: Path) -> None:
-    """All wheels of the target, from the folder $IMGBUILD_WHEELS or from the cache.
+    """The wheels of the target are read from the folder $IMGBUILD_WHEELS or from the cache.
 
     Wheels missing in the cache are fetched into it, as in `imgbuild build`.
     """

@@ -1,1 +1,1 @@
-"""Helpers that several tests share: small projects, servers, engines. No file here is a test."""
+"""Contains helpers that several tests share: small projects, servers and engines."""

@@ -54,13 +54,13 @@ def debian(name: str, version: str) -> InstalledSource:
 
 
 def named(advisories: Sequence[Advisory]) -> list[tuple[str, str]]:
-    """Package and first id of each, sorted."""
+    """The package and the first ID of each advisory, sorted."""
     return sorted((advisory.package.name, advisory.ids[0]) for advisory in advisories)
 
 
 @dataclass
 class OsvSite:
-    """The responses of the server. `about` has the ids for (ecosystem, name, version).
+    """The responses of the server. `about` has the advisory IDs for (ecosystem, name, version).
 
     A response has up to `page` ids. `raw` replaces the body of a response by path. `asked` has the
     path of each request, `refusals` are statuses of the first responses.
@@ -75,7 +75,7 @@ class OsvSite:
     url: str = ""
 
     def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """Status and body for a request."""
+        """The status and body of the response to a request."""
         self.asked.append(path)
         if self.refusals:
             return self.refusals.pop(0), b""
@@ -139,7 +139,7 @@ def serve(site: OsvSite) -> Iterator[OsvSite]:
 
 
 def site_of(names: Sequence[str] = ALL) -> OsvSite:
-    """A site with the advisories of `names` about the packages of `project`."""
+    """A site with the advisories `names` about the packages of `project`."""
     about = {
         ("PyPI", "vllm", "0.8.5.post1"): [HEADERS, REGEX],
         ("PyPI", "torch", "2.5.1"): [TORCH],

@@ -58,7 +58,7 @@ def package_set(
     library: Library | None = None,
     kind: type[PackageSet] = PackageSet,
 ) -> PackageSet:
-    """A package set of `packages`: "name==version" → path in the wheel → content."""
+    """A package set of `packages`, which maps "name==version" to the files of a wheel."""
     paths: dict[str, Path] = {}
     locked_wheels = []
     for pinned, files in packages.items():
@@ -83,7 +83,7 @@ def package_set(
 
 
 def changed(value: Value, **changes: object) -> Value:
-    """The same value with some fields changed."""
+    """A copy of the value with some fields changed."""
     return msgspec.structs.replace(value, **changes)
 
 

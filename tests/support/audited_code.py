@@ -67,7 +67,7 @@ Findings = Callable[..., list[CodeFinding]]
 def findings(
     folder: Path, files: Mapping[str, str], packages: Mapping[str, audited.Files] | None = None
 ) -> list[CodeFinding]:
-    """The reported findings in a user's files, by path; `packages` are those of the set."""
+    """The findings in a user's `files` with a set of `packages`."""
     code = folder / "code"
     for name, content in files.items():
         path = code / name
@@ -79,7 +79,7 @@ def findings(
 
 
 def shown(findings: list[CodeFinding]) -> list[str]:
-    """The code and the place of findings, with the replacement of the name."""
+    """The code, place and suggested name of each finding."""
     return [
         " ".join(filter(None, (each.code, f"{each.line}:{each.column}", each.instead)))
         for each in findings

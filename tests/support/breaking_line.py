@@ -14,7 +14,7 @@ PIECE = 64 * 1024
 
 @dataclass
 class Line:
-    """One proxy. A connection is cut after the number of bytes in the first of `cuts`."""
+    """A proxy that cuts a connection after the number of bytes in the first of `cuts`."""
 
     server: tuple[str, int]
     cuts: list[int] = field(default_factory=list)
@@ -24,7 +24,7 @@ class Line:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def serve(self, client: socket.socket) -> None:
-        """Carry one connection until it ends or is cut."""
+        """Forward one connection until it ends or is cut."""
         with client, socket.create_connection(self.server) as server:
             back = threading.Thread(target=_copy, args=(server, client), daemon=True)
             back.start()

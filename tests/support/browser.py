@@ -28,7 +28,7 @@ ARGUMENTS = (
 
 
 class Browser:
-    """One window. `address` is that of its session."""
+    """A window of the browser. `address` is the URL of its session."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -43,7 +43,7 @@ class Browser:
         return value
 
     def open(self, page: Path | str) -> None:
-        """Load a page: a path, with a fragment if `page` is a text."""
+        """Load a page given by a path, or by a text with a fragment."""
         place = page.as_uri() if isinstance(page, Path) else page
         self._ask("POST", "/url", {"url": "about:blank"})
         self._ask("POST", "/url", {"url": place})
@@ -97,7 +97,7 @@ class Browser:
 
 
 def axe() -> str:
-    """The source of axe-core; the test is skipped without it."""
+    """The source of axe-core; the test is skipped if it is not installed."""
     if not AXE.is_file():
         needs.missing("axe-core is not installed", needs.INSTALL)
     return AXE.read_text(encoding="utf-8")
@@ -105,7 +105,7 @@ def axe() -> str:
 
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
-    """A new Chromium; the test is skipped without it."""
+    """Start Chromium; the test is skipped if it is not installed."""
     program = needs.tool("chromedriver", "chromium-driver")
     chromium = needs.tool("chromium")
     driver = subprocess.Popen(

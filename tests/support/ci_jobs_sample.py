@@ -69,7 +69,7 @@ def script(sample: Sample, target: TargetJobs, text: str = RUNNERS, **more: obje
 
 
 def of(sample: Sample, text: str = RUNNERS, *, again: bool = False, gate: str = "") -> TargetJobs:
-    """The jobs of the target with one architecture."""
+    """The jobs of the target that has one architecture."""
     ci_settings = read_settings(sample, text + gate)
     target_jobs = jobs.jobs(TARGET, (Arch.X86_64,), sample.target_digests, ci_settings, again=again)
     return jobs.with_labels(target_jobs, ci_settings)

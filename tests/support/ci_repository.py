@@ -49,8 +49,7 @@ CAUSE = "no driver of the third kind"
 
 
 def index() -> LocalIndex:
-    """The index of the sample project, with pip, a torch that has the modules users start from, and
-    a wheel with intact files whose import fails."""
+    """The sample project's index with pip, a stub of torch, and a wheel whose import fails."""
     index = sample_project.index()
     index.published = [item for item in index.published if item.package != "torch"]
     index.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"], files=TORCH)
@@ -62,7 +61,7 @@ def index() -> LocalIndex:
 
 
 def make(folder: Path, index_url: str) -> Project:
-    """The project, locked and committed."""
+    """Create the project, lock it and commit it."""
     project = Project(folder, index_url, cache=None)
     project.write(DEBIAN, user="imgbuild", uid=1000)
     version = smoke_environment.pip().name.split("-")[1]
@@ -111,7 +110,7 @@ def commit(folder: Path, words: str) -> str:
 
 @dataclass
 class Ran:
-    """The exit status of a job's scripts, the outputs of its steps, and its summary page."""
+    """The exit status of the scripts of a job, with the outputs of its steps and its summary."""
 
     status: int
     said: str
@@ -157,7 +156,7 @@ def run_job(project: Project, workflow: str, job: str, env: dict[str, str], fold
 
 
 def with_programs(folder: Path) -> str:
-    """PATH with the programs of `folder` first."""
+    """The PATH in which the programs of `folder` are first."""
     return f"{folder}:{os.environ['PATH']}"
 
 
@@ -175,7 +174,7 @@ class Sample:
         return f"{self.registry.host}/{name}"
 
     def tags(self, name: str) -> dict[str, str]:
-        """The tags of a repository that belong to a target, with their digests."""
+        """The digests of the tags that belong to a target in a repository."""
         repository = parse_repository(self.place(name))
         client = Client(origin=True)
         tags = [tag for tag in client.tags(repository) if not tag.startswith("sha256-")]
@@ -197,7 +196,7 @@ class Sample:
 
 
 def script(sample: Sample, *words: str) -> Path:
-    """A script of `ci script` with these arguments."""
+    """Write the script of `ci script` with the given arguments."""
     text = sample.project.run("ci", "script", "--through", "root", *words).stdout
     sample.folder.mkdir(exist_ok=True)
     path = sample.folder / "job.sh"
@@ -206,7 +205,7 @@ def script(sample: Sample, *words: str) -> Path:
 
 
 def run(sample: Sample, path: Path, status: int = 0) -> str:
-    """Run a script, which must end with this exit status; its messages."""
+    """Run a script that must end with exit status `status`; returns its messages."""
     done = subprocess.run(
         ["bash", str(path)], cwd="/", env=sample.project.environment(), capture_output=True,
         text=True, check=False,
@@ -217,7 +216,7 @@ def run(sample: Sample, path: Path, status: int = 0) -> str:
 
 
 def states(sample: Sample) -> dict[str, tuple[int, int]]:
-    """The exit code of each step that ended, and when its file was written."""
+    """The exit code of each ended step, and the time when its file was written."""
     ends = {}
     for path in sorted((sample.project.folder / "build/ci").glob("*/*.json")):
         document = json.loads(path.read_bytes())  # no file is incomplete

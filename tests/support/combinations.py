@@ -53,7 +53,7 @@ SEVERITY = {Severity.NOTE: 0, Severity.WARNING: 1, Severity.ERROR: 2}
 
 
 class Breaks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Required parts of a finding: one of the relations, the two packages, part of the subject."""
+    """The required parts of a finding: a relation, both packages and part of the subject."""
 
     relation: tuple[Relation, ...]
     package: str
@@ -85,7 +85,7 @@ class Combination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def neighbour(self) -> Combination:
-        """The healthy combination, as a record."""
+        """The valid combination, as a record."""
         changed = {**self.packages, **self.healthy}
         return msgspec.structs.replace(
             self,
@@ -117,12 +117,12 @@ def load(half: str) -> tuple[Combination, ...]:
 
 
 def half_of(identity: str) -> str:
-    """The half of a record, chosen by the hash of its id."""
+    """The half of a record, selected by the hash of its ID."""
     return HALVES[int(sha256(identity.encode()), 16) % 2]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The audit of one record: the expected findings, and false alarms."""
+    """The result of auditing one record: the expected findings and false alarms."""
 
     record: Combination
     found: tuple[Finding, ...]
@@ -139,14 +139,14 @@ class Laboratory:
         self.indexes = Indexes({place.name: place}, {}, place.name, self.http)
 
     def outcome(self, record: Combination) -> Outcome:
-        """The broken and the healthy combination of a record, audited."""
+        """Audit the broken and the valid combination of a record."""
         findings = tuple(filter(record.is_said_by, self.findings(record)))
         healthy = self.findings(record.neighbour)
         alarms = tuple(finding for finding in healthy if finding.severity is Severity.ERROR)
         return Outcome(record=record, found=findings, alarms=alarms)
 
     def findings(self, record: Combination) -> tuple[Finding, ...]:
-        """The findings of the audit in only the packages of `record`."""
+        """The findings of an audit of the packages of `record`."""
         machine = Tags(python=record.python, glibc=record.glibc, arch=record.arch)
         picked = pick(record.packages, machine, self.indexes, self.http)
         assert not picked.lacking, f"{record.id}: no wheel of {', '.join(picked.lacking)}"
@@ -195,7 +195,7 @@ class Laboratory:
                 path = folder / "member"
                 self._download(str(library_wheel.where), content.members()[file], path)
                 facts = read_elf(partial(_inflated, path), file)
-        assert facts is not None, f"{library_wheel.wheel.file}: {file} is no shared object"
+        assert facts is not None, f"{library_wheel.wheel.file}: {file} is not a shared object"
         return facts
 
     def _judged(
@@ -219,7 +219,7 @@ class Laboratory:
 
     @property
     def store_of_the_machine(self) -> Store:
-        """The user's cache, whose files need no download."""
+        """The user's cache, whose files are not downloaded."""
         return Store.open()
 
     def _download(self, url: str, member: WheelMember, path: Path) -> None:
@@ -241,7 +241,7 @@ def _inflated(path: Path) -> Iterator[bytes]:
 
 
 def _script(folder: Path, text: str) -> tuple[Wheel, Path]:
-    """A user's program as a wheel on this disk."""
+    """Write a user's program as a wheel on disk."""
     path = wheels.make(folder, {f"{SCRIPT}.py": text.encode()}, name=SCRIPT)
     data = path.read_bytes()
     wheel = Wheel(

@@ -21,7 +21,7 @@ SCRIPTS = Path(__file__).parents[2] / "smoke_tests"
 
 
 def download(folder: Path, packages: Iterable[str], python: str = "3.11") -> list[Path]:
-    """Wheels for x86_64, without their dependencies."""
+    """Download wheels for x86_64 without their dependencies."""
     platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (12, 17, 28)]
     return downloads.wheels(folder, packages, *platforms, f"--python-version={python}")
 
@@ -35,16 +35,16 @@ class Container:
         self.name = _output(words).strip()
 
     def damage(self, script: str) -> None:
-        """Run a shell script in it as root."""
+        """Run a shell script in the container as root."""
         _output([self.docker, "exec", "--user=0", self.name, "sh", "-euc", script])
 
     def put(self, source: Path, target: str) -> None:
-        """Copy a file, or the content of a folder, into it."""
+        """Copy a file, or the content of a folder, into the container."""
         inside = f"{source}/." if source.is_dir() else str(source)
         _output([self.docker, "cp", inside, f"{self.name}:{target}"])
 
     def cases(self, lock: Lock, tier: Tier, only: str, scratch: Path) -> dict[str, tuple[str, str]]:
-        """Outcome and message of each case, run as the image's user."""
+        """The outcome and message of each case, run as the user of the image."""
         expect = scratch / runner.EXPECT
         expect.write_bytes(msgspec.json.encode(runner.expectation(lock, Arch.X86_64)))
         self.put(SCRIPTS, runner.PLACE)
@@ -65,7 +65,7 @@ class Container:
 
 @contextlib.contextmanager
 def container(docker: str, reference: str) -> Iterator[Container]:
-    """A container of an image, removed at the end."""
+    """Start a container of an image, and remove it at the end."""
     container = Container(docker, reference)
     try:
         yield container

@@ -24,7 +24,7 @@ def needed(version: str) -> set[str]:
 
 
 def lacking() -> dict[str, tuple[str, list[str]]]:
-    """Each locked target with Ray: Ray's version, and the packages that its dashboard lacks."""
+    """The version of Ray in each locked target, and the packages that its dashboard lacks."""
     rows: dict[str, tuple[str, list[str]]] = {}
     for path in sorted(ROOT.glob("images/*/lock.json")):
         lock = read_lock(ROOT / "images", path.parent.name)

@@ -1,4 +1,4 @@
-"""Code blocks of the docs, and the comment before each that says how it is tested:
+"""Reads the code blocks of the docs, and the comment before each that declares its test:
 
     <!-- run: ENVIRONMENT -->                its commands run in an environment of docs_shell.py
     <!-- run: ENVIRONMENT, writes FILE -->   it is written to that file, for the next commands
@@ -45,7 +45,7 @@ HIDDEN = "…"
 
 @dataclass(frozen=True)
 class Mark:
-    """The comment of a block: a path, a reason, or an environment and what happens to a file."""
+    """The comment of a block, which has a path, a reason, or an environment and a file."""
 
     kind: str
     said: str
@@ -56,7 +56,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block. `line` is that of its fence."""
+    """A fenced block. `line` is the line of its fence."""
 
     path: Path
     line: int
@@ -66,13 +66,13 @@ class Block:
 
     @property
     def place(self) -> str:
-        """Its place, as FILE:LINE."""
+        """The location of the block as FILE:LINE."""
         return f"{self.path.relative_to(ROOT)}:{self.line}"
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command as it is typed, and the lines that the docs show as its output."""
+    """A command as it is typed, with the output lines that the docs show."""
 
     line: int
     words: str
@@ -85,7 +85,7 @@ class Command:
 
 
 def small_documents() -> list[Path]:
-    """Every file whose blocks are tested: all except docs/images, which has texts of images."""
+    """Every file with tested blocks, which excludes docs/images."""
     pages = sorted((ROOT / "docs").rglob("*.md"))
     tested = [path for path in pages if path.parent != ROOT / "docs/images"]
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *tested]
@@ -161,7 +161,7 @@ def _goes_on(words: str) -> bool:
 
 
 def shows(expected: tuple[str, ...], printed: str, *, whole: bool) -> bool:
-    """Whether `printed` matches `expected`; `…` in a line matches any text, alone any lines.
+    """Whether `printed` matches `expected`; `…` matches any text, or any lines if it is alone.
 
     If not `whole`, other lines may precede and follow.
     """

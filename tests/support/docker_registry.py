@@ -34,7 +34,7 @@ http: {{addr: "{address}"}}
 
 @dataclass(frozen=True)
 class Asked:
-    """One request and the status of its response."""
+    """A request with the status of its response."""
 
     method: str
     path: str
@@ -54,7 +54,7 @@ class OwnRegistry:
         return self.folder / "storage"
 
     def blobs(self) -> dict[str, int]:
-        """Digest → size of every stored blob."""
+        """The size of every stored blob, by digest."""
         return {
             f"sha256:{path.parent.name}": path.stat().st_size
             for path in self.storage.rglob("blobs/sha256/*/*/data")
@@ -69,7 +69,7 @@ class OwnRegistry:
         ]
 
     def writes(self, since: int = 0) -> list[Asked]:
-        """The requests that changed something, from number `since` on."""
+        """The requests that changed the registry, starting at number `since`."""
         return [
             request
             for request in self.received_requests()[since:]

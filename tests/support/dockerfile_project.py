@@ -82,7 +82,7 @@ def uv() -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def project(folder: Path, *, sdist: bool = False, site: Site | None = None) -> Iterator[Project]:
-    """A project in `folder` whose target is locked; Debian's files are stored in the user's cache.
+    """Create a project with a locked target in `folder`; Debian files are in the user's cache.
 
     With `sdist` one of its packages has no wheel. Its index is `site`, if given.
     """

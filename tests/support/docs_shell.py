@@ -105,7 +105,7 @@ MODULES = {
 
 
 def index() -> LocalIndex:
-    """Every package that the docs name, with only the modules that smoke tests import."""
+    """The packages that the docs name, with only the modules that smoke tests import."""
     index = LocalIndex()
     for number, requires in TOOLKITS:
         index.wheel("cuda-toolkit", number, requires, uploaded="2026-01-01")
@@ -165,7 +165,7 @@ class Shell:
         limit = time.monotonic() + SECONDS
         while not end.exists():
             assert self._bash.poll() is None, f"the shell has ended: {words}"
-            assert time.monotonic() < limit, f"no end after {SECONDS} s: {words}"
+            assert time.monotonic() < limit, f"not finished after {SECONDS} s: {words}"
             time.sleep(0.05)
         texts = (path.read_text(errors="replace") for path in (out, err))
         return (int(end.read_text()), *map(self.there, texts))  # type: ignore[return-value]
@@ -175,19 +175,19 @@ class Shell:
         return Path(self.here(self.type("pwd")[1].strip()))
 
     def here(self, text: str) -> str:
-        """`text` with the names of this environment."""
+        """`text` with names of the docs replaced by those of this environment."""
         for name, local_name in self.names.items():
             text = text.replace(name, local_name)
         return text
 
     def there(self, text: str) -> str:
-        """`text` with the names of the docs."""
+        """`text` with names of this environment replaced by those of the docs."""
         for name, local_name in reversed(self.names.items()):
             text = text.replace(local_name, name)
         return text
 
     def run(self, command: Command, block: Block) -> None:
-        """Run a command of the docs; its status and output must be those that the docs show."""
+        """Run a command of the docs and compare its status and output with the docs."""
         status, out, err = self.type(command.words)
         place = f"{block.path.name}:{command.line}: $ {command.words}\n"
         transcript = f"{place}status {status}\n{out}{err}"
@@ -286,7 +286,7 @@ def with_catalogue(site: Path, project: Path) -> Path:
 
 
 def team_files(folder: Path) -> dict[str, bytes]:
-    """The servers of a team by host and path: an index, a git repository, a wheel."""
+    """The files on the servers of a team: an index, a git repository and a wheel."""
     rewards = LocalIndex()
     rewards.wheel("team-rewards", "1.4")
     repository = GitRepository(folder)
@@ -299,7 +299,7 @@ def team_files(folder: Path) -> dict[str, bytes]:
 
 
 def _user_environment(home: Path) -> dict[str, str]:
-    """Variables of a user whose home is `home`; the cache is that of who runs the tests."""
+    """The variables of a user whose home is `home`, with the cache of the current user."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return {
         "HOME": str(home),
@@ -363,7 +363,7 @@ def _drop_images() -> None:
 
 
 def _environment(folder: Path) -> None:
-    """A link to this environment in place of the one that make creates."""
+    """Create a link to this environment in place of the one that make creates."""
     folder.mkdir()
     (folder / "bin").symlink_to(Path(sys.executable).parent)
     for name in ("made", "ready", "ready-test"):

@@ -31,7 +31,7 @@ def index_words() -> list[str]:
 
 
 def wheels(folder: Path, packages: Iterable[str], *options: str) -> list[Path]:
-    """Wheels of exactly `packages`, without dependencies; `options` are further options of pip.
+    """Download wheels of exactly `packages` with additional `options` of pip.
 
     pip trusts the system's certificates.
     """
@@ -42,7 +42,7 @@ def wheels(folder: Path, packages: Iterable[str], *options: str) -> list[Path]:
 
 
 def locked(target: str) -> tuple[Lock, Store, dict[Sha256, Path]]:
-    """A committed lock, this user's cache, and in it the inputs of the x86_64 image by their hash.
+    """A committed lock, the user's cache, and the cached inputs of its x86_64 image by hash.
 
     Files that the cache lacks are downloaded into it, as by `imgbuild build`. Keep a reference to
     the store: as long as it exists, other processes do not prune these files.

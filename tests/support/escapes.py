@@ -40,17 +40,17 @@ WAYS: dict[str, Callable[[], object]] = {}
 
 
 class StoppedError(Exception):
-    """Something other than an error number prevented the escape."""
+    """Raised if something other than an error number prevents the escape."""
 
 
 def way(function: Callable[[], object]) -> Callable[[], object]:
-    """One escape: the function returns if it succeeded."""
+    """Register an escape, which has succeeded if the function returns."""
     WAYS[function.__name__] = function
     return function
 
 
 def call(name: str, *arguments: object) -> int:
-    """A system call; OSError if it fails."""
+    """Make a system call; OSError if it fails."""
     result = libc.syscall(NUMBERS[name][ROW], *arguments)
     if result < 0:
         raise OSError(ctypes.get_errno(), name)
@@ -339,7 +339,7 @@ def unfiltered_process() -> None:
 
 
 def tried(function: Callable[[], object]) -> str:
-    """The result, from a separate process, since some change the root or the user."""
+    """The result of an escape in a new process, because some change the root or the user."""
     reading, writing = os.pipe()
     if os.fork() == 0:
         try:

@@ -56,7 +56,7 @@ DROP = Drop(package="numpy", paths=("bin/f2py",), reason="another one ships it t
 
 
 def published(*wheels: Wheel) -> Lock:
-    """The lock of the sample target with `wheels`; one of its drops waits for wandb."""
+    """The lock of the sample target with `wheels`; one dropped file depends on wandb."""
     sample_lock = samples.lock(samples.wheel("numpy", "2.2.6", 5000), *wheels)
     return msgspec.structs.replace(sample_lock, drop=(DROP,))
 
@@ -83,7 +83,7 @@ def publish(folder: Path, lock: Lock) -> None:
 
 
 def repository(folder: Path, text: str = MATRIX, lock: Lock | None = None) -> Path:
-    """A user's repository; the path of its matrix."""
+    """Create a user's repository; returns the path of its matrix."""
     publish(folder / "published/small", lock or published())
     (folder / "train.sh").write_bytes(SCRIPT)
     (folder / "matrix.yaml").write_text(text, encoding="utf-8")
@@ -103,7 +103,7 @@ def below(matrix: Extended) -> extend.PublishedTarget:
 
 
 def resolved(matrix: Extended, *more: Wheel, debs: Iterable[Deb] = ()) -> dict[Arch, Resolution]:
-    """The published packages, and `more` in addition, as a resolution."""
+    """A resolution of the published packages and `more`."""
     old = below(matrix).lock.arch[Arch.X86_64]
     added = (samples.wheel("wandb", "0.20.1", 5000), samples.wheel("einops", "0.8.1"), *more)
     chosen = (*old.debs, *(debs or (samples.deb("rsync"), samples.deb("libpopt0"))))

@@ -32,7 +32,7 @@ def write(index: LocalIndex, folder: Path) -> str:
 
 
 def catalogue_with(index: LocalIndex, folder: Path) -> Matrix:
-    """The catalogue's matrix, whose default index is `index`, written to `folder`."""
+    """Write the matrix of the catalogue to `folder`, with `index` as the default index."""
     matrix = _catalogue()
     place = PackageIndex(url=write(index, folder), upload_times="none")
     return msgspec.structs.replace(matrix, indexes={**matrix.indexes, matrix.default_index: place})

@@ -36,7 +36,7 @@ packages = ["{module}"]
 def project_files(
     name: str = "demo", version: str = "1.0", requires: tuple[str, ...] = ()
 ) -> dict[str, str | bytes]:
-    """A pure package that setuptools builds."""
+    """The files of a pure package that setuptools builds."""
     module = name.replace("-", "_")
     pyproject = PROJECT.format(name=name, version=version, module=module, requires=list(requires))
     return {"pyproject.toml": pyproject, f"{module}/__init__.py": f"VERSION = {version!r}\n"}
@@ -52,11 +52,11 @@ class GitRepository:
 
     @property
     def url(self) -> str:
-        """Its URL on this machine."""
+        """The URL of the repository on this machine."""
         return f"git+file://{self.folder}"
 
     def git(self, *words: str, data: bytes | None = None) -> str:
-        """The output of a command of git in its folder."""
+        """The output of a git command in the folder."""
         done = subprocess.run(
             ["git", *words], cwd=self.folder, env=ENV, check=True, capture_output=True, input=data
         )
@@ -84,7 +84,7 @@ class GitRepository:
         return self.git("rev-parse", "HEAD")
 
     def dumb_files(self, prefix: str = "demo.git") -> dict[str, bytes]:
-        """Its files for a plain web server, by path, after `git update-server-info`."""
+        """The files for a plain web server by path, after `git update-server-info`."""
         self.git("update-server-info")
         place = self.folder / ".git"
         return {

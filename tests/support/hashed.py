@@ -1,4 +1,4 @@
-"""Counts the files that are hashed."""
+"""Records the names of files that are hashed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imgbuild.system import known_hashes
 
 
 def hashed_files(patch: pytest.MonkeyPatch) -> list[str]:
-    """A list to which the name of each hashed file is added. Small files are recorded, too."""
+    """A list to which the name of each hashed file is added, even of small files."""
     patch.setattr(known_hashes, "SMALL", -1)
     names: list[str] = []
     real = hashlib.file_digest

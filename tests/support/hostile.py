@@ -40,12 +40,12 @@ Edit = Callable[[bytes], bytes]
 
 
 class Hung(BaseException):
-    """A reader took longer than `SECONDS` of CPU time."""
+    """Raised if a reader takes more than `SECONDS` of CPU time."""
 
 
 @st.composite
 def edits(draw: st.DrawFn) -> Edit:
-    """One change of some bytes."""
+    """A change of some bytes."""
     place = draw(st.floats(0, 1, exclude_max=True))
     kind = draw(st.sampled_from(("bit", "number", "word", "cut", "drop", "double", "noise")))
     size = draw(st.sampled_from((1, 2, 4, 8, 60, 512)))
@@ -76,7 +76,7 @@ def edits(draw: st.DrawFn) -> Edit:
 
 @st.composite
 def values(draw: st.DrawFn) -> Edit:
-    """One change of a JSON document: another value, a missing key, a longer list."""
+    """A change of a JSON document, such as another value or a missing key."""
     place = draw(st.integers(0, 1 << 30))
     value = draw(st.sampled_from(VALUES))
     kind = draw(st.sampled_from(("value", "value", "drop", "double")))
@@ -107,7 +107,7 @@ def _places(document: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def changed(edit: st.SearchStrategy[Edit]) -> st.SearchStrategy[Edit]:
-    """One to four changes, one after another."""
+    """Apply one to four changes in sequence."""
 
     def _all(edits: list[Edit]) -> Edit:
         def _edit(data: bytes) -> bytes:
@@ -174,5 +174,5 @@ def bounded() -> Iterator[None]:
 
 
 def gzipped(data: bytes) -> bytes:
-    """`data` as a gzip, fast and reproducible."""
+    """Compress `data` reproducibly with gzip."""
     return gzip.compress(data, 1, mtime=0)

@@ -59,7 +59,7 @@ def layer(folder: Path, members: Iterable[Member]) -> MADE:
 
 
 def shell_layer(folder: Path) -> MADE:
-    """A static shell with its commands, for a runnable image of a few hundred kilobytes."""
+    """A layer with a static shell, for a runnable image of a few hundred kilobytes."""
     program = Path(needs.tool("busybox", "busybox-static")).read_bytes()
     links = [
         Member(path=f"bin/{name}", kind=MemberKind.LINK, target="busybox") for name in COMMANDS
@@ -97,7 +97,7 @@ def summary(layers: Sequence[MADE], arch: Arch = Arch.X86_64) -> layout.ImageFil
 
 
 def python_base(folder: Path, arches: Sequence[Arch] = (Arch.X86_64,)) -> Path:
-    """A layout of a base: accounts, and a stub of python3.11; its name is "base"."""
+    """The layout of a base named "base", with accounts and a stub of python3.11."""
     members = [
         text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
         text("etc/group", "root:x:0:\n"),
@@ -121,7 +121,7 @@ def tiny(folder: Path, arches: Sequence[Arch] = (Arch.X86_64,), word: str = "hel
 
 
 def verified(out: Path) -> Layout:
-    """The layout `out`, every layer of which has its digest."""
+    """The layout `out`, after checking the digest of every layer."""
     image_layout, folder = layout.read(out), layout.source(out)
     for stored in image_layout.images.values():
         for layer in stored.layers:

@@ -84,7 +84,7 @@ class Sample:
     def edit(self, old: str, new: str) -> None:
         """Replace a text that occurs once in the matrix."""
         text = self.matrix.read_text()
-        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times"
+        assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times"
         self.matrix.write_text(text.replace(old, new))
 
 
@@ -98,7 +98,7 @@ def enter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make(folder: Path) -> Sample:
-    """Write matrix, lock and digests into `folder`, and their inputs into the cache."""
+    """Write a matrix, lock and digests into `folder`, and the inputs into the cache."""
     (folder / "matrix.yaml").write_text(RIGHT + SECOND.lstrip("\n"))
     store = Store.open()
     spool = folder / "spool"
@@ -153,7 +153,7 @@ def json_of(answer: Answer) -> Any:
 
 
 def damage(sample: Sample, package: str) -> Wheel:
-    """Replace the wheel of `package` in the cache by other bytes."""
+    """Replace the bytes of the cached wheel of `package`."""
     wheel = sample.wheels[package]
     path = Store.open().file(wheel.sha256)
     assert path is not None

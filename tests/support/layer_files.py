@@ -18,7 +18,7 @@ FALSE = f"sha256:{'f' * 64}"
 
 
 def layer_file(path: Path, part: tuple[int, int] | None = None) -> LayerFile:
-    """The layer at `path`, or the `part` (offset, length) of an archive there.
+    """The layer at `path`, or the layer at `part` (offset, length) of the archive at `path`.
 
     A layer that cannot be inflated has the diff id of an empty tar.
     """

@@ -76,7 +76,7 @@ class Published:
 
 @dataclass
 class LocalIndex:
-    """Files to publish; `site_files` returns them in the form for a server."""
+    """Files to publish, which `site_files` returns in the form for a server."""
 
     published: list[Published] = field(default_factory=list)
 
@@ -105,7 +105,7 @@ class LocalIndex:
         return item
 
     def site_files(self, *, api: bool = True) -> dict[str, bytes]:
-        """Pages, JSON API (unless not `api`) and files, by path."""
+        """The pages, the files and, if `api`, the JSON API, by path."""
         files = {f"packages/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
             package_files = [item for item in self.published if item.package == package]
@@ -115,7 +115,7 @@ class LocalIndex:
         return files
 
     def json_files(self) -> dict[str, bytes]:
-        """Project pages in JSON (PEP 691) with sizes and upload times (PEP 700), and the files."""
+        """The files, and the project pages in JSON (PEP 691) with upload times (PEP 700)."""
         files = {f"packages/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
             listed = [
@@ -135,7 +135,7 @@ class LocalIndex:
         return files
 
     def pytorch_files(self, tag: str) -> dict[str, bytes]:
-        """Like the PyTorch index: links from the root of the server, `+` escaped, hashes, no API.
+        """The pages and files of an index like PyTorch's, with absolute links and hashes.
 
         METADATA is next to each wheel and has two attributes; a comment ends the page.
         """
@@ -159,7 +159,7 @@ class LocalIndex:
         return files
 
     def flashinfer_files(self, tag: str, torch: str) -> dict[str, bytes]:
-        """Like the former FlashInfer index: no hashes, no API, files on the same server."""
+        """The pages and files of an index like FlashInfer's former one, without hashes and API."""
         files = {f"releases/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
             page = _page(self._of(package), "../../../../releases/", hashes=False)
@@ -167,7 +167,7 @@ class LocalIndex:
         return files
 
     def flashinfer_pages(self, folder: str, releases: str) -> dict[str, bytes]:
-        """Like the FlashInfer index: pages that name the files of releases on another server.
+        """The pages of an index like FlashInfer's, whose files are releases on another server.
 
         `folder` is cu124/torch2.6 for wheels of one torch, cu130 for a cache of compiled kernels,
         and empty for cubins; URLs have an unescaped `+`, and a hash. This is the format written by
@@ -196,7 +196,7 @@ class LocalIndex:
 
 
 def metadata_of(wheel: bytes) -> bytes:
-    """METADATA of a wheel."""
+    """The METADATA of a wheel."""
     with zipfile.ZipFile(io.BytesIO(wheel)) as opened:
         (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
         return opened.read(name)

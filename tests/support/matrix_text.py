@@ -70,8 +70,8 @@ targets:
 
 def broken(old: str, new: str) -> tuple[str, int, int]:
     """The valid matrix with `old` replaced by `new`, and line and column of the mark in `new`."""
-    assert RIGHT.count(old) == 1, f"{old!r} stands {RIGHT.count(old)} times in the right matrix"
-    assert new.count(MARK) == 1, f"{new!r} needs one {MARK}"
+    assert RIGHT.count(old) == 1, f"{old!r} occurs {RIGHT.count(old)} times in the valid matrix"
+    assert new.count(MARK) == 1, f"{new!r} must contain one {MARK}"
     text = RIGHT.replace(old, new)
     before = text[: text.index(MARK)]
     return text.replace(MARK, ""), before.count("\n") + 1, len(before) - before.rfind("\n")
@@ -94,7 +94,7 @@ def only(text: str | bytes) -> Problem:
 
 
 def check(old: str, new: str, result: tuple[str | None, ...]) -> None:
-    """Break the valid matrix; `told`: path, part of message, value, part of expected, nearest."""
+    """Break the valid matrix and check the fields of the only problem."""
     text, line, column = broken(old, new)
     problem = only(text)
     path, message, value, expected, nearest = result

@@ -21,7 +21,7 @@ PREFIX = "imgbuild-pytest-"
 
 
 def fits() -> bool:
-    """Whether there is a file system in memory with enough room."""
+    """Whether a file system in memory has enough room."""
     try:
         return os.path.ismount(MEMORY) and shutil.disk_usage(MEMORY).free >= ROOM
     except OSError:
@@ -30,7 +30,7 @@ def fits() -> bool:
 
 @contextlib.contextmanager
 def factory(session: pytest.Session) -> Iterator[pytest.TempPathFactory]:
-    """A factory of temporary folders in memory; removes them at the end if all tests passed."""
+    """Create temporary folders in memory, and remove them at the end if all tests passed."""
     _remove_abandoned()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=MEMORY))
     yield pytest.TempPathFactory(
@@ -50,7 +50,7 @@ def _remove_abandoned() -> None:
 
 @contextlib.contextmanager
 def elsewhere(path: Path) -> Iterator[Path]:
-    """A new folder in another file system than `path`: in memory, or on the disk."""
+    """A new folder in another file system than `path`, either in memory or on disk."""
     for place in (MEMORY, Path(tempfile.gettempdir())):
         if place.is_dir() and place.stat().st_dev != path.stat().st_dev:
             with tempfile.TemporaryDirectory(prefix="imgbuild-test-", dir=place) as folder:

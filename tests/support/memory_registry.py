@@ -95,7 +95,7 @@ class Registry:
     scheme: str = "http"
 
     def repository(self, name: str) -> Repository:
-        """A repository here."""
+        """The repository `name` of this registry."""
         return Repository(self.host, name)
 
     def received_requests(self, where: str) -> list[Asked]:
@@ -109,7 +109,7 @@ class Registry:
     # -- responses
 
     def fault(self, request: Asked) -> Fault | None:
-        """The fault for a request; each fault applies `times` times."""
+        """The fault for a request, if any; each fault applies `times` times."""
         with self.lock:
             for fault in self.faults:
                 if fault.times and re.search(fault.where, f"{request.method} {request.path}"):
@@ -138,7 +138,7 @@ class Registry:
     def _refused(
         self, request: Asked, names: dict[str, str], query: dict[str, str]
     ) -> Answer | None:
-        """The error response to a request that is not allowed."""
+        """The error response to a request that is not allowed, if any."""
         given = request.headers.get("Authorization", "")
         if self.auth == "basic":
             return None if given == basic(self.login) else self._challenge('Basic realm="here"')
@@ -367,7 +367,7 @@ class Registry:
         entries: list,  # type: ignore[type-arg]
         shape: Callable[[list], object],  # type: ignore[type-arg]
     ) -> Answer:
-        """One page of a list, with a Link to the rest."""
+        """A page of a list, with a Link header for the next page."""
         start, size = int(query.get("at", 0)), self.page or len(entries) or 1
         answer = Answer(200, json.dumps(shape(entries[start : start + size])).encode())
         answer.headers["Content-Type"] = "application/json"
@@ -379,7 +379,7 @@ class Registry:
 
 
 def alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Hide this machine's logins, certificates and proxies from a test."""
+    """Hide the logins, certificates and proxies of this machine from a test."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -393,7 +393,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def says(name: str, value: str | None) -> Callable[[Answer], None]:
-    """A change of a response: header `name` gets another value, or is removed."""
+    """A change that sets header `name` of a response, or removes it."""
 
     def _edit(answer: Answer) -> None:
         answer.headers[name] = value or ""
@@ -404,6 +404,6 @@ def says(name: str, value: str | None) -> Callable[[Answer], None]:
 
 
 def reference(registry: Registry, name: str, target: str) -> Reference:
-    """A tag or a digest of a repository."""
+    """The reference to a tag or digest of a repository."""
     tag, digest = (None, target) if ":" in target else (target, None)
     return Reference(registry.host, name, tag, digest)

@@ -28,7 +28,7 @@ ROUTES: tuple[tuple[str, str], ...] = (
 
 @dataclass
 class Fault:
-    """A fault of the next `times` requests whose "METHOD /path?query" matches `where`."""
+    """A fault in the next `times` requests whose "METHOD /path?query" matches `where`."""
 
     where: str
     times: int = 1
@@ -52,7 +52,7 @@ class Answer:
 
 @dataclass
 class Asked:
-    """One request as received. `server` is "registry" or "storage"."""
+    """A received request. `server` is "registry" or "storage"."""
 
     server: str
     method: str
@@ -63,7 +63,7 @@ class Asked:
 
 @dataclass
 class Session:
-    """One upload."""
+    """The state of an upload."""
 
     name: str
     data: bytearray = field(default_factory=bytearray)
@@ -102,7 +102,7 @@ def actions(scope: str) -> set[tuple[str, str]]:
 
 
 def basic(login: tuple[str, str] | None) -> str:
-    """The header of a login."""
+    """The Authorization header for a login."""
     return "Basic " + base64.b64encode(":".join(login or ("", "")).encode()).decode()
 
 

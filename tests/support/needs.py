@@ -77,7 +77,7 @@ def tool(name: str, package: str | None = None) -> str:
 def root() -> None:
     """The test must run as root."""
     if os.geteuid() != 0:
-        missing("this test needs root", "run it with sudo")
+        missing("this test requires root", "run it with sudo")
 
 
 def user_namespaces() -> str:
@@ -95,7 +95,7 @@ def docker() -> str:
     """The `docker` command; its engine responds and uses the containerd image store."""
     path = tool("docker", "docker.io docker-cli")
     if not _answers(path, "info"):
-        missing("no Docker Engine answers", INSTALL)
+        missing("no Docker Engine responds", INSTALL)
     if "io.containerd.snapshotter" not in _output(path, "info", "--format", "{{.DriverStatus}}"):
         missing("Docker does not use the containerd image store", INSTALL)
     return path
@@ -105,17 +105,17 @@ def buildx() -> str:
     """The `docker` command; its engine responds, and buildx is installed."""
     path = docker()
     if not _answers(path, "buildx", "version"):
-        missing("docker has no buildx", f"apt-get install docker-buildx, or {INSTALL}")
+        missing("buildx is not installed", f"apt-get install docker-buildx, or {INSTALL}")
     return path
 
 
 def docker20() -> dict[str, str]:
-    """Environment variables with which `docker` uses the Docker 20.10 of tools/engines."""
+    """The environment with which `docker` uses the Docker 20.10 of tools/engines."""
     path = tool("docker", "docker.io docker-cli")
     host = _engine("IMGBUILD_DOCKER20_HOST")
     extra = {"DOCKER_HOST": host}
     if not host or not _answers(path, "info", extra=extra):
-        missing("no Docker 20.10 answers", INSTALL)
+        missing("no Docker 20.10 responds", INSTALL)
     return extra
 
 
@@ -123,7 +123,7 @@ def podman() -> str:
     """The `podman` command, if it can list its images."""
     path = tool("podman")
     if not _answers(path, "info"):
-        missing("podman does not answer", INSTALL)
+        missing("podman does not respond", INSTALL)
     return path
 
 
@@ -137,22 +137,22 @@ def apptainer() -> str:
 
 
 def registry() -> str:
-    """HOST:PORT of an empty registry on this machine, over plain HTTP."""
+    """The HOST:PORT of an empty registry with plain HTTP on this machine."""
     address = _engine("IMGBUILD_REGISTRY")
     host, _, port = address.partition(":")
     try:
         with socket.create_connection((host, int(port or 0)), timeout=5):
             return address
     except OSError:
-        missing("no registry answers on this machine", INSTALL)
+        missing("no registry responds on this machine", INSTALL)
 
 
 def slurm() -> dict[str, str]:
-    """Environment variables with which Slurm's commands use the Slurm of tools/engines."""
+    """The environment with which commands of Slurm use the Slurm of tools/engines."""
     path = tool("sinfo", "slurm-wlm munge")
     extra = {"SLURM_CONF": _engine("IMGBUILD_SLURM_CONF")}
     if not extra["SLURM_CONF"] or not _answers(path, "--noheader", extra=extra):
-        missing("no Slurm answers", INSTALL)
+        missing("no Slurm responds", INSTALL)
     return extra
 
 
@@ -165,8 +165,8 @@ def network() -> None:
     """The package index configured for uv must respond."""
     if not _index_answers():
         missing(
-            "the package index does not answer",
-            "connect to a network, or set PIP_INDEX_URL or UV_DEFAULT_INDEX to an index that does",
+            "the package index does not respond",
+            "connect to a network, or set PIP_INDEX_URL or UV_DEFAULT_INDEX to a reachable index",
         )
 
 
@@ -175,7 +175,7 @@ def disk(gigabytes: float = 10) -> None:
     folder = Path(os.environ.get("TMPDIR", "/tmp"))
     free = shutil.disk_usage(folder).free / 1e9
     if free < gigabytes:
-        text = f"{folder} has {free:.1f} GB free of the {gigabytes} GB needed"
+        text = f"{folder} has {free:.1f} GB free, but {gigabytes} GB are required"
         if small_disk():
             pytest.skip(f"{text}; {ROOM}", allow_module_level=True)
         missing(text, ROOM)

@@ -28,13 +28,13 @@ INFO = rf"{re.escape(SITE)}/[^/]+\.dist-info"  # the value of INFO in the patter
 
 # Accepted differences: paths and reasons. Nothing else may differ.
 ACCEPTED = {
-    r"^\.lock$": "uv locks the venv while it works",
+    r"^\.lock$": "uv locks the virtual environment during the installation",
     r"^INFO/RECORD$": "sorted, without uv's own files; its rows are compared one by one",
-    r"^INFO/INSTALLER$": "says imgbuild, not uv",
-    r"^INFO/REQUESTED$": "uv notes that it was asked for this wheel by name",
-    r"^INFO/direct_url\.json$": "uv notes from which folder it took the wheel",
-    r"^INFO/uv_cache\.json$": "uv notes when the wheel's file was written",
-    r"(^|/)__pycache__/[^/]+\.pyc$": "bytecode of one Python version is no part of a wheel layer",
+    r"^INFO/INSTALLER$": "the file names imgbuild as the installer, not uv",
+    r"^INFO/REQUESTED$": "uv records that the wheel was requested by name",
+    r"^INFO/direct_url\.json$": "uv records the folder of the wheel",
+    r"^INFO/uv_cache\.json$": "uv records the modification time of the wheel",
+    r"(^|/)__pycache__/[^/]+\.pyc$": "a wheel layer contains no bytecode",
 }
 # Files that uv adds to one package only, by package.
 ACCEPTED_OF = {
@@ -44,7 +44,7 @@ ACCEPTED_OF = {
 
 
 def compare(wheels: Sequence[Path], folder: Path) -> list[str]:
-    """Every difference that is not accepted, for each of `wheels`; works in `folder`."""
+    """Compare `wheels` in `folder`; returns every difference that is not accepted."""
     return [fault for wheel in wheels for fault in _compare(wheel, folder / "oracle")]
 
 
@@ -65,7 +65,7 @@ def _compare(wheel: Path, folder: Path) -> list[str]:
 
 
 def _install(wheel: Path, folder: Path, venv: Path) -> set[str]:
-    """Create the venv and install `wheel` into it; returns the paths of the empty venv."""
+    """Create a venv and install `wheel` into it; returns the paths before the installation."""
     _uv("venv", "--python", sys.executable, str(venv), cache=folder / "cache")
     before = set(_walk(venv))
     # Hard links halve the disk that this takes; the content and modes are those of copies.
@@ -125,7 +125,7 @@ def _accepted(path: str, package: str = "", *, is_package_only: bool = False) ->
 def _launcher_faults(
     path: str, entry: scripts.EntryPoint, ours: bytes, theirs: bytes
 ) -> Iterable[str]:
-    """Differences unless both launchers start the same interpreter and call the same function."""
+    """The differences in interpreter and function between two launchers."""
     call = f"sys.exit({entry.attribute}())".encode()
     taken = f"from {entry.module} import {entry.attribute.partition('.')[0]}\n".encode()
     if ours.splitlines()[0] != theirs.splitlines()[0]:
@@ -136,7 +136,7 @@ def _launcher_faults(
 
 
 def _record_faults(ours: dict[str, Member], real: dict[str, Path], package: str) -> Iterable[str]:
-    """Differences unless RECORD has every file once, with the file's hash and size, also by uv."""
+    """The differences between RECORD and the files, with imgbuild and with uv."""
     (where,) = [path for path in ours if re.fullmatch(f"{INFO}/RECORD", path)]
     rows = record.read_record(_content(ours[where]).decode(), where)
     theirs = record.read_record(_without_doubles(real[where].read_text()), where)
@@ -155,7 +155,7 @@ def _record_faults(ours: dict[str, Member], real: dict[str, Path], package: str)
 
 
 def _without_doubles(text: str) -> str:
-    """uv's RECORD without the wheel's rows for files that uv has rewritten and listed again."""
+    """uv's RECORD without the original rows of files that uv rewrote and listed again."""
     rows = {line.rsplit(",", 2)[0]: line for line in text.splitlines()}
     return "\n".join(rows.values())
 

@@ -24,14 +24,14 @@ SYSTEM = Path("/usr/bin") / VERSION
 
 
 def become() -> list[str]:
-    """The first words of a command line; the rest runs as nobody."""
+    """The first words of a command line whose rest runs as nobody."""
     needs.root()
     return [needs.tool("setpriv", "util-linux"), *AS_NOBODY]
 
 
 @contextlib.contextmanager
 def home() -> Iterator[Path]:
-    """A new folder of nobody, removed at the end; other users cannot read pytest's folders."""
+    """Create a folder for nobody, because other users cannot read the folders of pytest."""
     needs.root()
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-nobody-"))
     nobody = pwd.getpwnam("nobody")
@@ -42,7 +42,7 @@ def home() -> Iterator[Path]:
 
 
 def python(folder: Path) -> str:
-    """A Python with this one's packages that nobody can start.
+    """A Python that nobody can start and that has the packages of this one.
 
     If this one is not readable for nobody, it is an environment of the system's Python below
     `folder`, which nobody must be able to access.
@@ -60,14 +60,14 @@ def python(folder: Path) -> str:
         packages.symlink_to(sysconfig.get_path("purelib"))
     if not _starts(str(interpreter)):
         needs.missing(
-            f"neither {sys.executable} nor {SYSTEM} starts for nobody with these packages",
-            f"apt-get install {VERSION}, in a repository that all can read",
+            f"the user nobody can start neither {sys.executable} nor {SYSTEM} with these packages",
+            f"apt-get install {VERSION}, in a checkout that all users can read",
         )
     return str(interpreter)
 
 
 def _starts(python: str) -> bool:
-    """Whether nobody can start it and import what imgbuild needs.
+    """Whether nobody can start `python` and import the dependencies of imgbuild.
 
     It is started through `env`, since setpriv itself may still read folders that nobody cannot.
     """

@@ -78,7 +78,7 @@ def _umask() -> int:
 
 
 class _Process:
-    """The process with the imported modules; it ends with this one.
+    """The process that has imported the modules, which ends with this process.
 
     For each command it receives a connection and the three streams as file descriptors.
     """
@@ -92,7 +92,7 @@ class _Process:
             )  # fmt: skip
 
     def run(self, request: Mapping[str, Any], streams: Sequence[int]) -> int:
-        """The exit status of a command with these three streams."""
+        """The exit status of a command with the given standard streams."""
         body = json.dumps(request).encode()
         connection, other = socket.socketpair()
         with connection:
@@ -187,7 +187,7 @@ def _serve(control: socket.socket) -> None:
 
 
 def _end(status: object) -> None:
-    """End as the interpreter does, but without freeing all modules, which takes 60 ms.
+    """End the process without freeing all modules, which takes 60 ms.
 
     Returns where the interpreter has something to print: a status that is a text, or an error of
     stdout.

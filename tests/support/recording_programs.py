@@ -77,7 +77,7 @@ NAMES = ("srun", "scontrol", "scancel", "apptainer", "entrypoint", "imgbuild")
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call of a program."""
+    """A recorded call of a program."""
 
     program: str
     words: list[str]
@@ -128,7 +128,7 @@ class Programs:
 
 
 def slurm(nodes: int) -> dict[str, str]:
-    """The variables of a job on `nodes` nodes; one task prepares the disk, which all share."""
+    """The variables of a job on `nodes` nodes that share a disk."""
     return {
         "SLURM_JOB_ID": str(os.getpid() % 1000 + 7000), "SLURM_JOB_NAME": "job",
         "SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_ON_NODE": "4", "SLURMD_NODENAME": "node0",

@@ -33,7 +33,7 @@ TAGS = (TARGET, f"{TARGET}-20261121")
 
 @dataclass
 class Place:
-    """A project, a registry, and the requests of pushes to it."""
+    """A project with a registry and the requests that pushes send to it."""
 
     sample: Sample
     registry: Registry
@@ -58,14 +58,14 @@ class Place:
         )
 
     def plan(self, *, only_base: bool = False) -> PushPlan:
-        """The plan of the target with one architecture."""
+        """The push plan of the target with one architecture."""
         sample = self.sample
         return push_plan(
             sample.lock, sample.target_digests, (Arch.X86_64,), date=DAY, only_base=only_base
         )
 
     def both(self, *arches: Arch) -> PushPlan:
-        """The plan of a target that is locked for two architectures, for both or some of them."""
+        """The push plan of a target locked for two architectures, for all or some of them."""
         matrix = load(self.sample.matrix)
         lock, target_digests = inprocess_project.lock_target(
             self.sample.folder, matrix, BOTH, self.sample.wheels, Arch
@@ -85,13 +85,13 @@ class Place:
         return Reference(self.registry.host, NAME, tag)
 
     def writes(self) -> list[Asked]:
-        """The requests so far that change the registry."""
+        """The requests that have changed the registry so far."""
         return [
             request for request in self.registry.requests if request.method not in ("GET", "HEAD")
         ]
 
     def forget(self, monkeypatch: pytest.MonkeyPatch, *packages: str) -> Store:
-        """Use an empty cache from now on, with the wheels of the packages `packages`."""
+        """Switch to an empty cache with the wheels of `packages`."""
         old, place = Store.open(), self.sample.folder.parent / "another-cache"
         monkeypatch.setenv("IMGBUILD_CACHE", str(place))
         new = Store.open()

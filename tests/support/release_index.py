@@ -25,7 +25,7 @@ Sources = Mapping[str, str]
 def publish(
     index: LocalIndex, package: str, releases: Mapping[str, Sources], *, year: int = 2024
 ) -> None:
-    """Publish `package` (version → path → source), one release a month from January of `year`."""
+    """Publish the releases of `package`, one each month from January of `year`."""
     for month, (version, sources) in enumerate(releases.items()):
         files = {path: text.encode() for path, text in sources.items()}
         day = f"{year + month // 12}-{month % 12 + 1:02d}-01T00:00:00Z"

@@ -45,7 +45,7 @@ def matrix(*arches: Arch) -> Matrix:
 
 
 def resolution(arch: Arch) -> Resolution:
-    """Large wheels, small ones, and one only for this architecture."""
+    """A resolution with large and small wheels, one of which is only for this architecture."""
     wheels = [
         samples.wheel("fastapi"),
         samples.wheel("fastapi-cli"),
@@ -58,14 +58,14 @@ def resolution(arch: Arch) -> Resolution:
 
 
 def lock(of: Matrix | None = None) -> Lock:
-    """The lock of that project."""
+    """The lock of the sample project."""
     source = of or matrix()
     arches = source.targets["small"].arch
     return lock_file.make_lock(source, "small", {arch: resolution(arch) for arch in arches})
 
 
 def without(lock: Lock, package: str) -> Lock:
-    """The same lock without one of its wheels."""
+    """The lock without the wheel of `package`."""
     arches = {
         arch: msgspec.structs.replace(
             arch_resolution,
@@ -77,7 +77,7 @@ def without(lock: Lock, package: str) -> Lock:
 
 
 def digests_of(lock: Lock) -> TargetDigests:
-    """Digests of `lock` with invented records of its layers."""
+    """The digests of `lock` with invented records of its layers."""
     records = {
         layer.id: LayerRecord(
             digest=f"sha256:{sha256(layer.id.encode())}",
@@ -92,7 +92,7 @@ def digests_of(lock: Lock) -> TargetDigests:
 
 
 def address(package: str, locked: LockedFile) -> str:
-    """The URL of a file of that project."""
+    """The URL of a file of the sample project."""
     return f"https://index.example/{package}/{locked.file}"
 
 

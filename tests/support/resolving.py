@@ -21,7 +21,7 @@ def resolve_wheels(
     root: Callable[[], Path],
     context: Context,
 ) -> tuple[tuple[Wheel, ...], tuple[BuiltWheel, ...]]:
-    """The wheels of target `name` on `arch` and `python` ("3.11.2"); those built from sdists."""
+    """The wheels of target `name` on `arch` and `python` ("3.11.2"), and the built wheels."""
     prepared = solve.prepare(SolveProblem(matrix, name, arch, context), python, root)
     solve.refuse_pins(prepared)
     chosen = solve.choose_packages(prepared)

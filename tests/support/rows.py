@@ -26,14 +26,14 @@ def each_row(
     rows: Iterable[Any],
     ids: Callable[[Any], Any] | Iterable[Any] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator with the arguments of `pytest.mark.parametrize`, for rows of a few milliseconds.
+    """A decorator like `pytest.mark.parametrize`, for rows that take a few milliseconds.
 
     Each row has a new `tmp_path` and `monkeypatch`, and nothing in `capsys`. Other fixtures are
     shared by the rows.
     """
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table = list(_labelled(keys, list(rows), ids))
-    assert table, "a table without rows checks nothing"
+    assert table, "the table has no rows"
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)

@@ -55,7 +55,7 @@ targets:
 
 
 def index() -> LocalIndex:
-    """A torch for CUDA of a few kilobytes, and two versions of a wheel with a dependency."""
+    """An index with a torch of a few kilobytes and two versions of a wheel with a dependency."""
     index = LocalIndex()
     index.wheel("cuda-toolkit", "12.4.1", CUDA_TOOLKIT, uploaded="2026-01-01")  # rule data
     index.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"])
@@ -70,7 +70,7 @@ def index() -> LocalIndex:
 
 @dataclass
 class Project:
-    """A folder with a matrix; `cache` is its cache, None the user's own.
+    """A folder with a matrix; `cache` is its cache folder, or None for that of the user.
 
     Without `index_url`, the index configured on this machine is used.
     """
@@ -114,7 +114,7 @@ class Project:
     def run(
         self, *arguments: str, status: int = 0, stdin: str | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run imgbuild; its exit status must be `status`, without a traceback."""
+        """Run imgbuild, which must exit with `status` and without a traceback."""
         done = prepared_program.run(arguments, cwd=self.folder, env=self.environment(), stdin=stdin)
         assert done.returncode == status, f"status {done.returncode}: {done.stdout}{done.stderr}"
         assert "\nTraceback" not in f"\n{done.stderr}", (
@@ -129,7 +129,7 @@ class Project:
         return (inner if inner.is_dir() else self.folder) / "images"
 
     def files(self) -> dict[str, bytes]:
-        """Every file below `images`, by its relative path."""
+        """The content of every file below `images` by relative path."""
         images = self.images
         return {
             path.relative_to(images).as_posix(): path.read_bytes()
@@ -138,7 +138,7 @@ class Project:
         }
 
     def read(self, name: str) -> Any:
-        """A file of JSON below `images`."""
+        """The content of a JSON file below `images`."""
         return json.loads((self.images / name).read_bytes())
 
 

@@ -93,7 +93,7 @@ def with_tools_lock(*wheels: Wheel, of: Matrix | None = None) -> Lock:
 
 
 def wheel(package: str, version: str = "1.0", size: int = 100) -> Wheel:
-    """A wheel as in a lock; its hash is that of its name and version."""
+    """A wheel of a lock, whose hash is derived from its name and version."""
     name = package.replace("-", "_")
     digest = hashlib.sha256(f"{package} {version}".encode()).hexdigest()
     return Wheel(
@@ -121,7 +121,7 @@ def relabelled(lock: Lock) -> Lock:
 
 
 def deb(package: str, version: str = "1.0-1", arch: str = "amd64") -> Deb:
-    """A Debian package as in a lock."""
+    """A Debian package of a lock."""
     return Deb(
         file=f"pool/main/{package[0]}/{package}/{package}_{version}_{arch}.deb",
         size=10,
@@ -157,7 +157,7 @@ def write_wheel(
     files: dict[str, bytes] | None = None,
     requires: Sequence[str] = (),
 ) -> Path:
-    """A real pure-Python wheel on disk: a module with its name, or `files`."""
+    """Write a pure-Python wheel with `files`, or by default a module of its name."""
     needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     name = package.replace("-", "_")
     info = f"{name}-{version}.dist-info"
@@ -192,6 +192,6 @@ def _hash(data: bytes) -> str:
 
 
 def elf(machine: int = 62) -> bytes:
-    """The header of a library without sections; 62 is x86_64."""
+    """The ELF header of a library without sections; machine 62 is x86_64."""
     numbers = (3, machine, 1, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0)
     return b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", *numbers)

@@ -23,7 +23,7 @@ PYTHON = str(ordinary.SYSTEM)  # in the root, too
 
 
 class Place(NamedTuple):
-    """A root with a Python, a file outside of it, and the port of a service on the host."""
+    """A root folder with a Python, a file outside of it, and the port of a service of the host."""
 
     root: Path
     secret: Path
@@ -60,7 +60,7 @@ def inside(place: Place, *command: str, **options: object) -> Result:
 
 
 def tried(place: Place, **options: object) -> dict[str, str]:
-    """The escapes and the error that prevented each, except those that need no prevention."""
+    """The error that prevented each escape, except those that need no prevention."""
     words = (str(ordinary.SYSTEM), "/opt/escapes.py", str(place.secret), str(place.port))
     done = inside(place, *words, **options)
     assert done.status == 0, done
@@ -77,7 +77,7 @@ with escapes.place_in(Path(sys.argv[1])) as place:
 
 @contextmanager
 def ordinary_command(body: str) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """The command, and its environment, with which an ordinary user runs `body` with a `place`."""
+    """The command and environment with which an ordinary user runs `body` with a `place`."""
     with ordinary.home() as folder:
         (folder / "place").mkdir(mode=0o755)
         os.chown(folder / "place", folder.stat().st_uid, folder.stat().st_gid)

@@ -18,7 +18,7 @@ BASE_FILES = "12.4+deb12u11"
 
 
 def lock(arches: tuple[Arch, ...] = ARCHES) -> Lock:
-    """Torch and its dependencies, one wheel built from an sdist, three debs."""
+    """A lock with torch, its dependencies, a wheel built from an sdist, and three debs."""
     matrix = samples.matrix(arch=arches)
     return make_lock(matrix, "small", {arch: resolution(arch) for arch in arches})
 

@@ -83,13 +83,13 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
         )
 
     def _reschedule(self, node: Any) -> None:
-        """Give a process its next group when one test is left, not two: another may end earlier."""
+        """Give a process its next group when only one of its tests is left."""
         if not self.workqueue or self._pending_of(self.assigned_work[node]) <= 1:
             super()._reschedule(node)
 
 
 def turned(config: pytest.Config, nodes: list[Any]) -> list[Any]:
-    """The contents of a folder, starting at a different position in each process."""
+    """The contents of a folder, rotated by a different offset in each process."""
     worker = getattr(config, "workerinput", None)
     if worker is None:
         return nodes
@@ -123,7 +123,7 @@ def sort(items: list[pytest.Item]) -> None:
 
 
 def group(item: pytest.Item) -> str:
-    """The name of the group that one process runs."""
+    """The name of the group of a test, which runs in one process."""
     sizes = [float(mark.args[0]) for mark in item.iter_markers("disk") if mark.args]
     if max(sizes, default=0) >= WHOLE_IMAGE:
         return IMAGES

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Site:
-    """The files and faults of a server. `requests` has (method, path, headers) of each request."""
+    """The files and faults of a server. `requests` has method, path and headers of each request."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     ranges: bool = True
@@ -38,7 +38,7 @@ class Site:
     scheme: str = "http"
 
     def url(self, path: str, login: str = "") -> str:
-        """The URL of `path`; `login` is "user:password"."""
+        """The URL of `path` with the optional login "user:password"."""
         return f"{self.scheme}://{login + '@' if login else ''}localhost:{self.port}/{path}"
 
     def received_requests(self, path: str) -> list[dict[str, str]]:
@@ -138,7 +138,7 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Print nothing: many tests have clients that close the connection."""
+        """Print nothing, because the clients in many tests close the connection."""
 
 
 @contextlib.contextmanager
@@ -169,7 +169,7 @@ def running(
 
 @contextlib.contextmanager
 def serve(site: Site, context: ssl.SSLContext | None = None) -> Iterator[Site]:
-    """Serve `site` on its port, or on a free one if it is 0; with TLS if `context` is given."""
+    """Serve `site` on its port, or on a free one if it is 0, with TLS if `context` is given."""
     with running(_Handler, context, site.port, site=site) as site.port:
         site.scheme = "https" if context is not None else site.scheme
         yield site

@@ -40,7 +40,7 @@ BASE = (LIBC, LIBSTDCXX, PYTHON)
 
 
 class SharedObjects(PackageSet):
-    """Packages as {"torch 2.6.0": [facts, …]}; `sources` are Python files by their path.
+    """A package set from {"torch 2.6.0": [facts, …]}; `sources` are Python files by path.
 
     `unread` are files of packages without facts.
     """
@@ -87,7 +87,7 @@ class SharedObjects(PackageSet):
                 yield name.split(" ")[0], facts
 
     def loaded(self, package: str) -> Mapping[str, tuple[str, ...]]:
-        """Returns nothing: the tests of names in strings have real wheels."""
+        """Return nothing, because tests of names in strings use real wheels."""
         return {}
 
     def modules_of(self, package: str) -> Mapping[str, str]:
@@ -105,4 +105,4 @@ class SharedObjects(PackageSet):
         return read_module(self._sources[file].encode(), name, file, package=package)
 
     def prefetch(self, modules: Iterable[str]) -> None:
-        """Do nothing: all facts are in memory."""
+        """Do nothing, because all facts are in memory."""

@@ -40,7 +40,7 @@ OF_A_LOCK = frozenset({"provenance", "SBOM CycloneDX", "SBOM SPDX"})
 
 
 class Sample:
-    """The image, its inputs, and the key that signed it."""
+    """The image with its inputs and the key that signed it."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -91,7 +91,7 @@ class Sample:
         )
 
     def checks(self, tag: str = BOTH, **options: Any) -> Found:
-        """Every check with its outcome."""
+        """The outcome of every check."""
         options.setdefault("key", self.key.public)
         place = InRegistry(Client(first_wait=0.001, attempts=2), self.place.reference(tag))
         verification = verify(place, VerifyOptions(**options))
@@ -140,13 +140,13 @@ class Sample:
                 self.client.delete(self.repository, artifact.descriptor.digest)
 
     def replace(self, subject: Descriptor, kind: str, files: Mapping[str, bytes]) -> None:
-        """Replace the files of an artifact, as its writer would."""
+        """Replace the files of an artifact, as the publisher could."""
         self.remove(kind, subject)
         parts = {name: ArtifactFile(data=data, media_type=kind) for name, data in files.items()}
         artifact_store.attach(self.client, self.repository, subject, kind, parts)
 
     def unsign(self, *subjects: Descriptor, kinds: tuple[str, ...]) -> None:
-        """Remove the key's statements of some kinds, in both formats."""
+        """Remove the signed statements of some kinds in both formats."""
         registry = self.place.registry
         for subject in subjects:
             registry.tags.pop((NAME, forms.tag(subject.digest, forms.ATTESTATIONS)), None)
@@ -168,7 +168,7 @@ def make(folder: Path) -> Iterator[Sample]:
 
 
 def use(sample: Sample, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Sample:
-    """`sample` for one test, reset: in its project, with its cache, without the user's settings."""
+    """Reset `sample` for one test, and use its project and cache without the user's settings."""
     memory_registry.alone(monkeypatch, folder)
     monkeypatch.setenv("IMGBUILD_CACHE", str(sample.place.sample.folder.parent / "cache"))
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)

@@ -27,7 +27,7 @@ PATIENCE = 600.0  # a busy machine is slow; nothing is measured
 
 @contextlib.contextmanager
 def project(folder: Path) -> Iterator[Project]:
-    """Three locked targets that differ in a wheel; Debian's packages come from the user's cache."""
+    """Create three locked targets that differ in a wheel."""
     env = needs.slurm()
     needs.network()
     needs.user_namespaces()
@@ -65,12 +65,12 @@ def until(true: object, what: str) -> None:
     assert callable(true)
     end = time.monotonic() + PATIENCE
     while not true():
-        assert time.monotonic() < end, f"not within {PATIENCE} s: {what}"
+        assert time.monotonic() < end, f"timed out after {PATIENCE} s: {what}"
         time.sleep(0.5)
 
 
 def orders(project: Project, verb: str) -> list[Path]:
-    """The folders of the arrays of `verb`, the oldest first."""
+    """The folders of the arrays of `verb`, oldest first."""
     return sorted((project.folder / "build/slurm" / verb).glob("*"))
 
 
@@ -97,7 +97,7 @@ RAY = "2.47.1"
 
 @contextlib.contextmanager
 def ray_project(folder: Path) -> Iterator[Project]:
-    """One target with Ray, locked, built, and as a SIF; wheels come from the default index.
+    """Lock and build a target with Ray as a SIF, with wheels from the default index.
 
     It has grpcio, which Ray's server for clients needs.
     """

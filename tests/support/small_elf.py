@@ -8,7 +8,7 @@ NEEDED, SONAME = 1, 14  # tags of the dynamic section
 
 
 def file(tag: int, name: str) -> bytes:
-    """An ELF file whose dynamic section has `name` under `tag`, or none if `name` is empty."""
+    """An ELF file whose dynamic section has `name` under `tag`, unless `name` is empty."""
     strings = b"\0" + name.encode() + b"\0"
     tags = [(tag, 1)] if name else []
     start = 64 + 2 * 56

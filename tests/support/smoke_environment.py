@@ -39,7 +39,7 @@ BETA = {"beta.py": b"VALUE = 2\n", "spaces/inner/__init__.py": b"", "spaces/inne
 def make_wheel(
     folder: Path, name: str, version: str, files: Mapping[str, bytes], requires: Iterable[str] = ()
 ) -> Path:
-    """A pure wheel whose RECORD has sizes, and whose METADATA has requirements."""
+    """Create a pure wheel with sizes in RECORD and requirements in METADATA."""
     info = f"{name}-{version}.dist-info"
     needed = "".join(f"Requires-Dist: {text}\n" for text in requires)
     everything = {
@@ -57,12 +57,12 @@ def pip() -> Path:
     places = (Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels"))
     wheels = [path for place in places for path in sorted(place.glob("pip-*.whl"))]
     if not wheels:
-        needs.missing("this Python carries no pip", "apt-get install python3-pip-whl")
+        needs.missing("this Python has no wheel of pip", "apt-get install python3-pip-whl")
     return wheels[0]
 
 
 def good(folder: Path) -> list[Path]:
-    """Wheels that work together: alpha, the beta that it requires, and pip."""
+    """Create wheels that work together: alpha, beta, which alpha requires, and pip."""
     return [
         make_wheel(folder, "alpha", "1.0", ALPHA, ["beta>=2"]),
         make_wheel(folder, "beta", "2.0", BETA),
@@ -71,13 +71,13 @@ def good(folder: Path) -> list[Path]:
 
 
 def versions(files: Iterable[Path]) -> dict[str, str]:
-    """Package → version, by the wheels' names."""
+    """The version of each package, according to the names of the wheels."""
     parts = [path.name.split("-") for path in files]
     return {name: version for name, version, *_ in parts}
 
 
 def make_venv(folder: Path, files: Iterable[Path]) -> Path:
-    """A virtual environment of this Python with `files` unpacked into it."""
+    """Create a virtual environment of this Python with `files` unpacked into it."""
     venv.create(folder, symlinks=True)
     site = folder / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     for path in files:
@@ -109,7 +109,7 @@ def make_lock_of(files: Iterable[Path]) -> Lock:
 
 
 def make_layout(folder: Path, files: Iterable[Path]) -> layout.Layout:
-    """The layout of an image: this machine's Debian Python, a static shell, a venv with `files`."""
+    """Create the layout of an image with Debian's Python, a shell and a venv with `files`."""
     venv_recipe = VenvRecipe(prefix=PREFIX, python=PYTHON, interpreter=f"/usr/bin/python{PYTHON}")
     passwd = "root:x:0:0::/root:/bin/sh\n"
     files_recipe = FilesRecipe(
@@ -156,7 +156,7 @@ def _plan(count: int) -> Plan:
 
 
 def _base() -> list[Member]:
-    """Debian's Python with its linked libraries, a shell, and busybox."""
+    """The files of Debian's Python, its libraries, a shell and busybox."""
     dpkg, ldd = needs.tool("dpkg"), needs.tool("ldd", "libc-bin")
     listed = _lines(dpkg, "--listfiles", *DEBIAN)
     if not listed:

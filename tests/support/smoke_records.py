@@ -20,7 +20,7 @@ OTHER = SHA + "9" * 64
 def answer_file(
     sample: Sample, *cases: Case, name: str = "gpu.json", tier: str = "gpu", **changes: object
 ) -> Path:
-    """An output file of `imgbuild smoke --json` on a machine with one GPU; `changes` of the run."""
+    """Write the output of `imgbuild smoke --json` on a machine with one GPU, with `changes`."""
     fields: dict[str, object] = {
         "through": "root",
         "started": "2026-11-21T14:48:17Z",

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "builder" / "imgbuild"
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """Existing files that match a pattern and that git tracks, or does not ignore."""
+    """The existing files that match a pattern and that git does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--"]
     listed = subprocess.run([*command, *patterns], cwd=ROOT, capture_output=True, check=True)
     names = sorted(set(listed.stdout.decode().split("\0")) - {""})
@@ -26,7 +26,7 @@ def tracked(*patterns: str) -> list[Path]:
 
 @functools.cache
 def parsed(path: Path) -> ast.Module:
-    """The tree of a file, which several tests walk.
+    """The syntax tree of a file, parsed once for all tests.
 
     All trees together have 1.5 million nodes, so they are excluded from garbage collection, which
     would take four times as long as parsing.
@@ -41,7 +41,7 @@ def parsed(path: Path) -> ast.Module:
 
 @functools.cache
 def nodes(tree: ast.Module) -> list[ast.AST]:
-    """All nodes of a file; `ast.walk` takes longer than parsing."""
+    """All nodes of a file, cached because `ast.walk` takes longer than parsing."""
     return list(ast.walk(tree))
 
 
@@ -63,7 +63,7 @@ def modules() -> dict[str, ast.Module]:
 
 @functools.cache
 def imports(tree: ast.Module) -> list[tuple[str, int]]:
-    """Everything that a module imports, at its top or in a function: dotted name and line.
+    """The dotted name and line of every import in a module, also in functions.
 
     `from a import b` yields "a.b", since b may be a module.
     """
@@ -92,7 +92,7 @@ def internal_imports(name: str, trees: dict[str, ast.Module]) -> set[str]:
 
 @functools.cache
 def calls(tree: ast.Module) -> list[tuple[str, int]]:
-    """Plain and dotted names that a module calls: name and line."""
+    """The plain or dotted name and line of every call in a module."""
     names = []
     for node in nodes(tree):
         if isinstance(node, ast.Call):

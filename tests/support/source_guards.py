@@ -13,7 +13,7 @@ DATA = (Guard("data"),)
 
 
 def guards(source: str) -> tuple[Guard, ...]:
-    """The guards of `import marked` among these lines."""
+    """The guards of `import marked` in `source`."""
     facts = read_module((HEAD + dedent(source)).encode(), "m", "m.py", package=False)
     assert facts.broken == ""
     marked = [import_fact for import_fact in facts.imports if import_fact.module == "marked"]
@@ -22,7 +22,7 @@ def guards(source: str) -> tuple[Guard, ...]:
 
 
 def kinds(source: str) -> list[str]:
-    """The kinds of these guards."""
+    """The kinds of the guards of `import marked` in `source`."""
     return [str(guard.kind) for guard in guards(source)]
 
 

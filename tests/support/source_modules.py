@@ -12,7 +12,7 @@ from imgbuild.audit.source.module import read_module
 
 
 class SourceModules:
-    """Packages as {"trl 0.21.0": {"trl/__init__.py": source}}; other modules are missing."""
+    """A package set from {"trl 0.21.0": {"trl/__init__.py": source}}; other modules are missing."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class SourceModules:
         ]
 
     def read_ahead(self, package: str) -> None:
-        """Do nothing: all sources are in memory."""
+        """Do nothing, because all sources are in memory."""
 
     def prefetch(self, modules: Iterable[str]) -> None:
         for module in modules:
@@ -101,6 +101,6 @@ class SourceModules:
 
 
 def rules(*entries: str, walk: Iterable[str] = ("user", "lib")) -> MainPathPolicy:
-    """A policy of these entry points."""
+    """The policy with the given entry points."""
     named = tuple(MainPathEntry(name=entry, why="a test") for entry in entries)
     return MainPathPolicy(walk=frozenset(walk), entries=named)

@@ -44,7 +44,7 @@ def read(path: Path, offset: int = 0) -> dict[str, Facts]:
 
 
 def start(sif: Path) -> int:
-    """The offset of a SIF's squashfs, by the descriptor of its file system."""
+    """The offset of the squashfs in a SIF, from the descriptor of the file system."""
     with sif.open("rb") as file:
         data = file.read(container.DATA_AT)
     rows = [

@@ -17,7 +17,7 @@ ARCHIVES = {arch: URL.format(arch=arch) for arch in Arch}
 
 
 def matrix(source: StandalonePython | None = None, **changes: object) -> Matrix:
-    """`samples.matrix` whose base has Python 3.12 of `source`."""
+    """The sample matrix with Python 3.12 of `source` in its base."""
     plain = samples.matrix(**changes)
     source = source or StandalonePython(version="3.12", origin="standalone", archives=ARCHIVES)
     base = msgspec.structs.replace(
@@ -27,14 +27,14 @@ def matrix(source: StandalonePython | None = None, **changes: object) -> Matrix:
 
 
 def archive(arch: Arch = Arch.X86_64, version: str = "3.12.11") -> PythonArchive:
-    """An archive as in a lock."""
+    """An archive of a lock."""
     file = f"cpython-{version}+20260101-{arch}-install_only.tar.gz"
     digest = hashlib.sha256(file.encode()).hexdigest()
     return PythonArchive(file=file, size=100, sha256=digest, version=version)
 
 
 def lock(of: Matrix | None = None) -> Lock:
-    """The lock of the sample target on that base."""
+    """The lock of the sample target on the base with a standalone Python."""
     source = of or matrix()
     resolutions = {
         arch: msgspec.structs.replace(

@@ -14,7 +14,7 @@ COLUMNS = 80
 
 
 class Terminal:
-    """The output to the terminal."""
+    """A terminal that records the output."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
@@ -27,7 +27,7 @@ class Terminal:
 
     @property
     def lines(self) -> list[str]:
-        """The lines so far; complete once `stdout` has ended."""
+        """The lines printed so far, which are complete once `stdout` has ended."""
         return b"".join(self._chunks).decode().replace("\r\n", "\n").splitlines()
 
 

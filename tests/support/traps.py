@@ -24,7 +24,7 @@ GIT_NAMES = ("user.name=somebody", "user.email=somebody@example.org", "commit.gp
 
 
 class Traps:
-    """Traps whose flags are files in `flags`, or in the folder that $TRAP_FLAGS names."""
+    """Traps whose flags are files in `flags` or in the folder $TRAP_FLAGS."""
 
     def __init__(self, flags: Path) -> None:
         self.flags = flags
@@ -67,7 +67,7 @@ class Traps:
         self.settings(folder)
 
     def settings(self, folder: Path) -> None:
-        """Settings that make uv and pip use an index that does not respond."""
+        """Write settings that make uv and pip use an index that does not respond."""
         index = "http://127.0.0.1:9/simple"
         (folder / "uv.toml").write_text(f'index-url = "{index}"\n')
         (folder / "pip.conf").write_text(f"[global]\nindex-url = {index}\n")
@@ -148,7 +148,7 @@ class Traps:
 
 
 def git(folder: Path, *words: str, stdin: str | None = None) -> str:
-    """The output of git."""
+    """The output of a git command."""
     options = [word for name in GIT_NAMES for word in ("-c", name)]
     done = subprocess.run(
         ["git", *options, *words], cwd=folder, input=stdin, capture_output=True, text=True,

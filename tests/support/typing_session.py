@@ -36,7 +36,7 @@ class TypingSession:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def modes(self) -> Modes:
-        """The modes of the terminal, such as whether it echoes."""
+        """The modes of the terminal, such as echo."""
         return termios.tcgetattr(self._slave)
 
     def expect(self, pattern: str) -> str:
@@ -54,7 +54,7 @@ class TypingSession:
         """Wait for the end of the command; returns its exit status."""
         end = time.monotonic() + LIMIT
         while self.process.poll() is None:
-            assert time.monotonic() < end, f"it does not end: {self.text!r}"
+            assert time.monotonic() < end, f"the command does not end: {self.text!r}"
             self._read(0.1)
         while self._read(0.1):
             continue

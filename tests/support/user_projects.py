@@ -31,7 +31,7 @@ def declared(
     extras: Sequence[str] = (),
     groups: Sequence[str] = (),
 ) -> Declared:
-    """The declarations of a project with `files`, from all or the named ones."""
+    """The declarations of a project with `files`, read from all or from the named files."""
     return read(project(folder, files), names, extras=extras, groups=groups)
 
 
@@ -49,12 +49,12 @@ def texts(result: Declared, kind: str = "requirement") -> list[str]:
 
 
 def reasons(result: Declared) -> dict[str, str]:
-    """Why each text was not read."""
+    """The reason why each text was not read."""
     return {each.text: each.reason for each in result.not_read}
 
 
 def shown(result: Declared) -> str:
-    """The declarations for a golden file: places as FILE:LINE, without empty values."""
+    """The declarations in the form of a golden file, with locations as FILE:LINE."""
     return codec.encode(_brief(msgspec.to_builtins(result))).decode()
 
 

@@ -16,7 +16,7 @@ LINK = 0o120777
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """A zip member as written, including wrong values."""
+    """A zip member with values to write, which may be wrong."""
 
     name: bytes
     data: bytes = b""
@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, kw_only=True):
 
 
 def deflated(data: bytes) -> bytes:
-    """`data` as a raw deflate stream."""
+    """Compress `data` to a raw deflate stream."""
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
     return packer.compress(data) + packer.flush()
 
@@ -64,7 +64,7 @@ def make(
     method: int = zipfile.ZIP_DEFLATED,
     record: str | None = None,
 ) -> Path:
-    """A wheel with `files` and, unless given, the three files that each wheel needs."""
+    """A wheel with `files` and the three files that every wheel requires."""
     info = f"{name}-{version}.dist-info"
     required_files = {f"{info}/METADATA": metadata(name, version), f"{info}/WHEEL": WHEEL}
     everything = {**required_files, **files}
@@ -105,7 +105,7 @@ def forge(
     zip64: bool = False,
     name: str = "demo-1.0-py3-none-any.whl",
 ) -> Path:
-    """A zip of `members` as given: nothing is corrected."""
+    """A zip file of `members`, without corrections."""
     out = bytearray(before)
     central = bytearray()
     for entry in members:

@@ -1,4 +1,4 @@
-"""Runs commands as root in a root folder that represents a machine: they can create namespaces.
+"""Runs commands as root in a root folder that represents a machine and allows namespaces.
 
 The sandbox denies this, and imgbuild's commands need it.
 """
@@ -50,7 +50,7 @@ def run(
     env: Mapping[str, str],
     binds: Sequence[Bind],
 ) -> Result:
-    """Run `command` in `folder` of the machine, with only a loopback; any status is returned."""
+    """Run `command` in `folder` of the machine without a network, and return the result."""
     needs.root()
     unshare = needs.tool("unshare", "util-linux")
     needs.tool("ip", "iproute2")

@@ -18,7 +18,7 @@ from tests.support.inprocess_project import Command, Sample
 def _tmp_path_factory(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[pytest.TempPathFactory]:
-    """Temporary folders in memory, if there is room."""
+    """Create temporary folders in memory if it has enough room."""
     if not memory_folders.fits():
         yield tmp_path_factory
         return
@@ -28,7 +28,7 @@ def _tmp_path_factory(
 
 @pytest.fixture(scope="session", autouse=True)
 def _parsed_matrices() -> Iterator[None]:
-    """Read an unchanged matrix once: that of the catalogue takes each command 40 ms here."""
+    """Read an unchanged matrix only once, because each command spends 40 ms on it."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (load, published):
             patch.setattr(module, "parse", lru_cache(maxsize=4)(module.parse))

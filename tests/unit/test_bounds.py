@@ -151,7 +151,7 @@ def test_tree_with_too_many_paths_is_refused(monkeypatch):
 
 
 def test_layers_are_inflated_in_small_pieces(tmp_path):
-    """A content of zeros in small gzip members cannot be skipped, so it is inflated."""
+    """Content in small gzip members cannot be skipped, so it is inflated."""
     path = tmp_path / "layer"
     path.write_bytes(hostile.gzipped(header(b"0", 64 << 20, "zeros") + bytes(64 << 20) + END))
     largest = 0

@@ -106,7 +106,7 @@ def elsewhere() -> list[tuple[Block, Command, str]]:
 
 
 def test_named_test_contains_the_programs_of_its_block() -> None:
-    """The named file contains each program, script and make target of the block."""
+    """The named file must contain each program, script and make target of the block."""
     strange = [
         f"{block.place}: {item.words}"
         for block, item, path in elsewhere()
@@ -124,7 +124,7 @@ def _call_pattern(command: Command) -> str:
 
 
 def test_named_test_contains_the_verb_and_options_of_its_block() -> None:
-    """As words of a call, in the test or in its imports; an option may have a separate test."""
+    """The verb and options must be words of a call in the test or its imports."""
     options = [
         (block, item, ROOT / path) for block, item, path in elsewhere() if _verb_and_options(item)
     ]
@@ -139,7 +139,7 @@ def test_named_test_contains_the_verb_and_options_of_its_block() -> None:
 
 
 def _verb_and_options(command: Command) -> list[str]:
-    """The verb of imgbuild and its long options; nothing of other programs."""
+    """The verb of imgbuild and its long options; other programs are ignored."""
     program, *words = shlex.split(command.words, comments=True)
     if program != "imgbuild":
         return []
@@ -152,7 +152,7 @@ def _verb_and_options(command: Command) -> list[str]:
 
 @functools.cache
 def _given(path: Path) -> frozenset[str]:
-    """The words of all texts in a file's code, except docstrings, and in a test's helpers."""
+    """The words of all texts in the code of a file and of its helpers, except docstrings."""
     if path.suffix != ".py":
         return frozenset(re.split(r"[\s=\"]+", path.read_text()))
     tree = ast.parse(path.read_text())

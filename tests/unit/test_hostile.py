@@ -1,4 +1,4 @@
-"""All readers of untrusted bytes are tested with changed bytes; `make bench-hostile`: many more."""
+"""Tests all readers of untrusted bytes with changed bytes; `make bench-hostile` tries many more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changed responses of registries, and changed advisories; `make bench-hostile`: many more."""
+"""Tests changed responses of registries and advisories; `make bench-hostile` tries many more."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_changed_registry_responses_are_handled(served, part):
+def test_changed_registry_responses_are_accepted_or_refused(served, part):
     seed = served().seed(part)
     hostile.attack(seed, lambda data: served().read(part, data), document=True)
 

@@ -39,7 +39,7 @@ BASE = (
 
 
 class Sample:
-    """An extension of a published target on a registry's image, whose layers are in the cache."""
+    """An extension of a published target on a registry image, whose layers are cached."""
 
     def __init__(self, folder: Path) -> None:
         self.matrix: Extended = extended.read(extended.repository(folder / "repository"))
@@ -53,7 +53,7 @@ class Sample:
             self.store.add_blob(blob, record.digest)
 
     def lock(self, *placed: str) -> Lock:
-        """The lock with files at these paths."""
+        """The lock of an extension with files at `paths`."""
         extension_lock = extension.make_lock(
             self.matrix, extended.OWN, extended.resolved(self.matrix)
         )
@@ -82,7 +82,7 @@ def sample(tmp_path: Path) -> Sample:
 
 
 def recipe(lock: Lock) -> AddedFilesRecipe:
-    """The recipe of the layer with the user's files."""
+    """The recipe of the layer that has the user's files."""
     files_recipe = plan(lock, Arch.X86_64).layers[-1].recipe
     assert isinstance(files_recipe, AddedFilesRecipe)
     return files_recipe

@@ -53,7 +53,7 @@ def test_records_match_published_digests(tmp_path: Path) -> None:
     assert current.published_records(None) == {}
 
 
-def test_digests_of_other_lock_are_refused(tmp_path: Path) -> None:
+def test_digests_of_another_lock_are_refused(tmp_path: Path) -> None:
     matrix = extended.read(extended.repository(tmp_path))
     other = extended.published(samples.wheel("new"))
     target_digests = image_digests.digests_of(other, extended.records([plan(other, Arch.X86_64)]))

@@ -253,14 +253,14 @@ def test_files_fetched_before_mirror_failure_are_kept(registry):
 
 
 def named(name: str, registry: Registry, *, there: bool = True) -> LockedFile:
-    """A file of a lock; `there`: it exists in the mirror."""
+    """A file of a lock, which the mirror has if `there` is true."""
     data = f"bytes of {name}".encode()
     item = given(registry, name, data) if there else mirror_input(name, data)
     return LockedFile(file=name, size=item.size, sha256=item.sha256)
 
 
 def test_build_requirements_are_requested_only_if_wheel_is_missing(registry):
-    """The debs are for this machine's architecture, because the wheel is built with them."""
+    """The wheel is built with debs for the architecture of this machine."""
     host, matrix = sdists.host_arch(), samples.matrix()
     for there in (True, False):
         word = f"{there}".lower()

@@ -35,7 +35,7 @@ LAYER = RegistryLayer(
 
 
 def lock_of_everything() -> Lock:
-    """Wheels, one of them twice, a built one, debs, a base layer, a file of an extension."""
+    """A lock with wheels (one twice, one built), debs, a base layer and a file of an extension."""
     sample_lock = samples.lock()
     resolution = msgspec.structs.replace(
         sample_lock.arch[X86], built=(BUILT,), base_layers=(LAYER,),
@@ -94,7 +94,7 @@ def test_zip_sdist_has_zip_media_type():
 
 
 def test_artifact_depends_only_on_lock():
-    """Golden: another digest would change the artifacts of every mirror."""
+    """A change of the golden digest would change the artifacts of every mirror."""
     data = mirror_items.artifact(lock_of_everything(), X86)
     assert sha256(data) == "23ac891d794d3f1f2b9e384204c8e19cec108b27403d3d9a9ee3a170532d51cf"
     document = json.loads(data)

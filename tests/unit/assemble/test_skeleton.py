@@ -66,7 +66,7 @@ def test_private_cache_folder_is_accessible_by_its_user_only() -> None:
 
 @each_row("name", LOCKED)
 def test_layers_without_packages_match_golden_digests(name: str) -> None:
-    """Images that have run on GPUs keep their bytes."""
+    """The bytes of published images must not change."""
     lock = lock_file.read_lock(ROOT / "images", name)
     for arch, target_digests in image_digests.read_digests(ROOT / "images", lock).arch.items():
         digests = {layer.name: layer.digest for layer in target_digests.layers}
@@ -109,7 +109,7 @@ def test_user_is_added_once_to_registry_base():
 
 
 def test_image_user_precedes_accounts_with_same_id():
-    """Ubuntu's images already have a user 1000, whose name and home must not take precedence."""
+    """Images of Ubuntu already have a user 1000, which must not take precedence."""
     recipe = FilesRecipe(
         user=samples.USER,
         workdir="/workspace",
@@ -152,7 +152,7 @@ def test_user_packages_image_has_pip_uv_and_constraints() -> None:
     assert b"@" not in script.replace(b'"$@"', b"")
     text = members["usr/lib/python3/dist-packages/imgbuild.pth"].content
     assert text.startswith(b"import site, sys; '/opt/venv/lib/python3.11/site-packages' in")
-    assert text.count(b"\n") == 1, "of a line that begins with `import` Python runs that line"
+    assert text.count(b"\n") == 1, "Python would run a line that begins with `import`"
 
 
 def test_standalone_python_finds_image_packages() -> None:

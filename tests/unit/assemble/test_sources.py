@@ -103,7 +103,9 @@ def test_wheel_is_built_offline_if_its_root_folder_is_cached(
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_lock_for_other_architecture_needs_debian_archive(tmp_path: Path, elsewhere: bool) -> None:
+def test_lock_for_another_architecture_needs_debian_archive(
+    tmp_path: Path, elsewhere: bool
+) -> None:
     arch, debs = (other(host_arch()), DEBS) if elsewhere else (host_arch(), ())
     lock, matrix = sample(tmp_path, arch, debs)
     required_hashes = {BUILT.wheel.sha256}

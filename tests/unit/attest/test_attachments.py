@@ -110,7 +110,7 @@ def test_second_push_changes_nothing(place: Place, monkeypatch: pytest.MonkeyPat
 
 
 def test_lost_attachment_is_attached_again(place: Place):
-    """A blob lost through a disk failure, the registry's garbage collection, or a third party."""
+    """The attached blob was lost, for example by garbage collection of the registry."""
     plan = place.both()
     first = pushed(place, plan)
     whole = dict(place.registry.blobs)
@@ -150,7 +150,7 @@ def test_other_builder_adds_its_own_provenance(place: Place, monkeypatch: pytest
 
 
 def elsewhere(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder outside any project, and a cache with only the inputs."""
+    """Use a folder outside of any project, and a cache with only the inputs."""
     store = place.forget(monkeypatch, *place.sample.wheels)
     # The base layer of this sample has no real packages, so it counts as an input.
     old = tmp_path / "cache/blobs/sha256"
@@ -216,7 +216,7 @@ def test_image_is_rebuilt_from_folder(
     assert built_image["digest"] == plan.top.digest
 
 
-def test_lock_of_other_image_is_refused(
+def test_lock_of_another_image_is_refused(
     place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     plan, other = place.plan(), place.both()

@@ -42,7 +42,7 @@ def of(sample: Sample) -> LockBundle:
 
 
 def ours(folder: Path) -> tuple[Path, Lock, TargetDigests]:
-    """A repository that extends a published target, locked."""
+    """A locked repository that extends a published target."""
     folder.mkdir()
     path = extended.repository(folder)
     matrix = extended.read(path)
@@ -74,7 +74,7 @@ def test_bundle_is_read_back(sample: Sample):
 
 
 def test_bundle_contains_no_credentials(sample: Sample, monkeypatch: pytest.MonkeyPatch):
-    """A matrix with credentials is already refused: this is a second safeguard."""
+    """A matrix with credentials is refused earlier, so this is a second safeguard."""
     matrix = published.load(sample.matrix)
     base = msgspec.structs.replace(
         matrix.bases["debian-12"], mirrors=("https://robot:S3CRET@deb.example/debian",)
@@ -94,7 +94,7 @@ def test_bundle_contains_no_credentials(sample: Sample, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "a/b", "", ".."])
 def test_target_name_with_path_traversal_is_refused(sample: Sample, name: str):
-    """Its image would be written to build/NAME relative to the current folder."""
+    """The image of such a target would be written outside of build."""
     lock = msgspec.structs.replace(sample.lock, target=name)
     target_digests = image_digests.digests_of(
         lock, image_digests.layer_records(sample.target_digests)
@@ -161,7 +161,7 @@ def test_missing_file_of_bundle_is_refused(sample: Sample, name: str):
         bundle.read(data, "there")
 
 
-def test_digests_of_other_lock_are_refused(sample: Sample):
+def test_digests_of_another_lock_are_refused(sample: Sample):
     lock_bundle = of(sample)
     other = samples.relabelled(msgspec.structs.replace(sample.lock, as_of="2025-06-21"))
     changed = codec.encode(other)

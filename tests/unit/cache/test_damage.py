@@ -73,7 +73,7 @@ def flipped(path: Path) -> None:
 
 
 def swapped(path: Path) -> None:
-    """Another file of the same size and age."""
+    """Replace the file with another one of the same size and age."""
     before = path.stat()
     other = path.with_name("other")
     other.write_bytes(bytes(len(DATA)))
@@ -120,7 +120,7 @@ def test_warning_has_name_of_input(store, warnings):
 
 
 def test_damaged_file_is_detected_by_other_processes(store, warnings):
-    """As after a copy of the cache, or for a user without records."""
+    """Other processes have no record of the file, as after a copy of the cache."""
     flipped(added(store, "blob"))
     known_hashes._shared.cache_clear()
     assert Store.open(store.root, warnings).blob(DIGEST) is None
@@ -218,7 +218,7 @@ def test_update_of_last_use_causes_no_rehash(store, reads):
     assert reads == [str(path)]
 
 
-def test_copy_from_other_disk_is_hashed(store, reads):
+def test_copy_from_another_disk_is_hashed(store, reads):
     """The caller has checked the source file, not the copy."""
     with memory_folders.elsewhere(store.root) as folder:
         (folder / "blob").write_bytes(DATA)
@@ -271,7 +271,7 @@ def test_unpacked_layer_writable_by_others_is_recreated(store, warnings, which):
 
 
 @pytest.mark.parametrize("how", ["owner", "link"])
-def test_unpacked_layer_of_other_user_is_refused(store, tmp_path, how):
+def test_unpacked_layer_of_another_user_is_refused(store, tmp_path, how):
     path = unpacked(store)
     if how == "link":
         path.parent.rename(tmp_path / "theirs")

@@ -65,7 +65,7 @@ def fetch(store: Store, http: Http, *wants: FileRequest) -> dict[str, Path]:
 
 
 def begin(store: Store, data: bytes, whole: bytes = DATA) -> Path:
-    """A partial file, as left by an interrupted download."""
+    """Write a partial file, as an interrupted download leaves it."""
     path = store.root / "partial" / sha256(whole)
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
@@ -97,7 +97,7 @@ def test_many_files_are_downloaded_in_parallel(store: Store, http: Http, site: S
     assert {sha256(data) for data in files.values()} == set(paths)
     assert all(paths[sha256(data)].read_bytes() == data for data in files.values())
     assert len(site.requests) == len(files) - 1, (
-        "an empty file needs no request, a double one no second"
+        "an empty file requires no request, and a repeated file no second one"
     )
 
 
@@ -198,10 +198,10 @@ def test_file_that_changes_on_server_is_refused(store: Store, http: Http, site: 
 @pytest.mark.parametrize("announce", [True, False])
 @pytest.mark.parametrize("other", [DATA + b"!", DATA[:1500]])
 @pytest.mark.parametrize("begun", [0, 1000, 2000])
-def test_file_of_other_size_is_refused(
+def test_file_of_another_size_is_refused(
     store: Store, http: Http, site: Site, announce: bool, other: bytes, begun: int
 ) -> None:
-    """Also status 416: the partial file is longer than the server's file."""
+    """Status 416 is also handled: the partial file is longer than the file on the server."""
     site.files["x.whl"] = other
     site.announce = announce
     begin(store, DATA[:begun])
@@ -211,7 +211,7 @@ def test_file_of_other_size_is_refused(
 
 
 def test_short_file_without_content_length_is_refused(store: Store, http: Http, site: Site) -> None:
-    """A short file without length and ranges looks like a dropped connection."""
+    """Without length and ranges, a short file looks like a dropped connection."""
     site.files["x.whl"] = DATA[:1500]
     site.announce = site.ranges = False
     with pytest.raises(FetchFailed, match="closed early"):
@@ -379,7 +379,7 @@ def test_downloaded_file_is_correct_after_any_fault(
     ranges: bool,
     announce: bool,
 ) -> None:
-    """Any partial file, valid or invalid, up to three dropped connections, any kind of server."""
+    """Tries any partial file, up to three dropped connections and any kind of server."""
     data = (DATA * 2)[:size]
     store = Store.open(tmp_path_factory.mktemp("cache"))
     begin(store, data[:right] + begun, data)
@@ -388,7 +388,7 @@ def test_downloaded_file_is_correct_after_any_fault(
         try:
             paths = fetch_all([file_request], Context(store, http), title="test")
         except FetchFailed:
-            assert not ranges, "a server with ranges always gets to the end in four tries"
+            assert not ranges, "a server with ranges must complete the file in four attempts"
             assert store.file(sha256(data)) is None
         else:
             assert paths[sha256(data)].read_bytes() == data

@@ -63,7 +63,7 @@ def test_entry_writable_by_others_is_replaced_by_copy(store, warnings, kind, cha
 
 @needs_root
 @pytest.mark.parametrize("kind", ["file", "blob"])
-def test_damaged_entry_of_other_user_is_removed(store, warnings, kind):
+def test_damaged_entry_of_another_user_is_removed(store, warnings, kind):
     path = added(store, kind)
     path.chmod(0o644)
     path.write_bytes(b"E" * len(DATA))
@@ -74,8 +74,8 @@ def test_damaged_entry_of_other_user_is_removed(store, warnings, kind):
 
 
 @needs_root
-def test_layout_has_no_link_to_file_of_other_user(store, tmp_path):
-    """Its owner could write to the image after it was built and checked."""
+def test_layout_has_no_link_to_file_of_another_user(store, tmp_path):
+    """The owner of the file could change the image after it was built and checked."""
     layers = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
     (record, path) = layers[0]
     summary = images.summary([(record, store.add_blob(path, record.digest))])
@@ -95,7 +95,7 @@ def test_layout_has_no_link_to_file_of_other_user(store, tmp_path):
 
 
 @needs_root
-def test_layout_layer_of_other_user_is_replaced(tmp_path):
+def test_layout_layer_of_another_user_is_replaced(tmp_path):
     layers = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
     files = {Arch.X86_64: images.summary(layers)}
     digest = layout.write(tmp_path / "out", files, "tiny")
@@ -142,7 +142,7 @@ def test_cache_is_private_with_permissive_umask(tmp_path, warnings):
 
 @needs_root
 @pytest.mark.parametrize("name", ["", "blobs", "blobs/sha256", "locks", "scratch", "live"])
-def test_folder_of_other_user_is_refused(store, name):
+def test_folder_of_another_user_is_refused(store, name):
     added(store, "blob")
     given(store.root / name)
     with pytest.raises(InputError, match=f"belongs to user ID {OTHER}") as caught:
@@ -182,7 +182,7 @@ def test_link_instead_of_folder_is_refused_and_removes_nothing(store, tmp_path, 
 
 
 def test_sweep_does_not_follow_link_to_scratch(store, tmp_path):
-    """An unlocked name in `live/`, and a link as `scratch`."""
+    """The cache has an unlocked name in `live/`, and `scratch` is a link."""
     elsewhere = outside(tmp_path)
     (store.root / "live").mkdir()
     (store.root / "live/deep").touch()
@@ -193,7 +193,7 @@ def test_sweep_does_not_follow_link_to_scratch(store, tmp_path):
 
 @pytest.mark.parametrize("kind", ["link", *OBSTACLES])
 def test_partial_download_that_is_a_link_is_not_used(store, tmp_path, kind):
-    """A link there once allowed a download to overwrite its target."""
+    """An earlier version followed the link and overwrote its target."""
     elsewhere = outside(tmp_path)
     (store.root / "partial").mkdir()
     path = store.root / "partial" / sha256(DATA)
@@ -228,7 +228,7 @@ def test_partial_download_writable_by_others_is_restarted(store, change):
 
 
 @needs_root
-def test_fact_of_other_user_is_ignored(store):
+def test_fact_of_another_user_is_ignored(store):
     store.put_fact("kind", "key", b"data")
     (fact,) = store.root.glob("facts/kind/*/*")
     given(fact)
@@ -282,7 +282,7 @@ def test_cache_root_may_be_a_link(store, tmp_path):
 
 @contextlib.contextmanager
 def as_other() -> Iterator[None]:
-    """Run as another user."""
+    """Run the body as another user."""
     os.seteuid(OTHER)
     try:
         yield
@@ -321,7 +321,7 @@ def test_users_of_shared_folder_copy_files_from_each_other(shared, kind):
 
 @needs_root
 @pytest.mark.parametrize("change", ["damaged", "link", *OBSTACLES])
-def test_shared_file_of_other_user_is_used_only_if_valid(shared, change):
+def test_shared_file_of_another_user_is_used_only_if_valid(shared, change):
     with as_other():
         theirs = added(Store.open(shared), "blob")
         if change == "damaged":
@@ -343,7 +343,7 @@ def test_shared_file_of_other_user_is_used_only_if_valid(shared, change):
 
 @needs_root
 @pytest.mark.parametrize("kind", ["link", "folder", "file"])
-def test_user_folder_created_by_other_user_is_refused(shared, tmp_path, kind):
+def test_user_folder_created_by_another_user_is_refused(shared, tmp_path, kind):
     elsewhere = outside(tmp_path)
     place = shared / "user-0"
     if kind == "link":

@@ -75,7 +75,7 @@ def test_invalid_hash_is_refused(store: Store, name: str) -> None:
         store.blob(name.removeprefix("sha256:"))
 
 
-def test_file_from_other_disk_is_copied(store: Store) -> None:
+def test_file_from_another_disk_is_copied(store: Store) -> None:
     with memory_folders.elsewhere(store.root) as folder:
         temporary = folder / "file"
         temporary.write_bytes(b"far")
@@ -113,7 +113,7 @@ def test_scratch_folder_is_removed_even_if_read_only(store: Store) -> None:
 
 
 def test_leftovers_are_removed_only_if_unlocked(store: Store) -> None:
-    """A folder left by a killed process, and one whose lock another descriptor holds."""
+    """One folder was left by a killed process, and another descriptor locks the other folder."""
     for name in ("dead", "alive"):
         (store.root / "scratch" / name).mkdir(parents=True)
         (store.root / "scratch" / name / "half").write_bytes(b"half")
@@ -283,7 +283,7 @@ def test_kernel_cache_is_pruned(store: Store) -> None:
 
 
 def test_prune_keeps_entries_used_by_other_process(store: Store) -> None:
-    """A second Store represents another process: it locks its lease by a separate descriptor."""
+    """A second Store acts as another process: it locks its lease with a separate descriptor."""
     name = keep_file(store, b"used elsewhere")
     store.release()
     other = Store.open(store.root)
@@ -297,7 +297,7 @@ def test_prune_keeps_entries_used_by_other_process(store: Store) -> None:
     assert store.file(name) is None
 
 
-def test_clear_removes_everything(store: Store) -> None:
+def test_clear_removes_all_entries(store: Store) -> None:
     keep_file(store, b"one")
     keep_blob(store, b"two")
     store.put_fact("kind", "key", b"")
@@ -320,7 +320,7 @@ def test_running_download_is_not_cleared(store: Store) -> None:
 def test_trim_removes_leftovers_without_using_entries(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a repeated push after a kill at a time when everything was in the registry."""
+    """This happens in a repeated push after a process was killed."""
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
     (store.root / "live").mkdir()
     (store.root / "live/dead").touch()
@@ -341,7 +341,7 @@ def _folder_of_all() -> Iterator[Path]:
 
 
 def test_process_markers_of_another_user_are_not_removed(folder_of_all: Path) -> None:
-    """Their modes follow that user's umask: `dead` and `used` are readable, `hidden` is not."""
+    """The files `dead` and `used` are readable, but `hidden` is not, depending on the umask."""
     store = Store.open(folder_of_all)
     for name, mode in (("dead", 0o444), ("used", 0o444), ("hidden", 0)):
         path = folder_of_all / "live" / name

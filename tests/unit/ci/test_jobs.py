@@ -113,7 +113,7 @@ def test_gpu_tier_requires_machine_with_gpu(sample):
 def chosen(
     sample: Sample, query: JobQuery, published: dict[str, TaggedImage], more: str = ""
 ) -> JobPlan:
-    """The choice among all targets of the matrix."""
+    """The targets chosen among all targets of the matrix."""
     matrix = load(sample.matrix)
     selected = select(matrix, [], everything=True, arches=[])
     ci_settings = read_settings(sample, RUNNERS + more)

@@ -61,7 +61,7 @@ def test_log_is_named_without_command_output(tmp_path, answer):
     assert first_error.hint == f"see {tmp_path}/t@x86_64/audit.log"
 
 
-def test_signal_is_named(tmp_path):
+def test_signal_that_ended_a_step_is_named(tmp_path):
     first_error = error(tmp_path, "", 137)
     assert first_error == FirstError(
         error="killed by signal 9", hint="the machine may have run out of memory"

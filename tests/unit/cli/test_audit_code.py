@@ -270,7 +270,7 @@ def test_list_shows_which_targets_run_the_code(imgbuild: Command, tmp_path: Path
 def test_code_that_imports_an_unread_module_has_an_unknown_result(
     imgbuild: Command, tmp_path: Path
 ) -> None:
-    """The index of the wheel is cached, the module that the code imports is not."""
+    """The index of the wheel is cached, but not the module that the code imports."""
     (tmp_path / "other.py").write_text("import trl\n")
     (tmp_path / "grpo.py").write_text("from trl.grpo import GRPOConfig\nGRPOConfig(wrong=1)\n")
     words = ("list", "--runs", "grpo.py", "--arch", "x86_64")

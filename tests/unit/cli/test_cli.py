@@ -27,7 +27,7 @@ OTHER = "sha256:" + "0" * 64
 
 
 def error(imgbuild: Command, arguments: Sequence[str], status: int, *result: str) -> dict[str, Any]:
-    """Run a command that must fail: all of `told` are on stderr, and in the output of --json."""
+    """Run a command that must fail with all of `told` on stderr and in the output of --json."""
     plain = imgbuild(*arguments)
     assert (plain.status, plain.stdout) == (status, ""), plain.stderr
     for text in ("error: ", "hint: ", *result):
@@ -187,7 +187,7 @@ def test_a_stale_lock_is_reported_with_every_reason(imgbuild: Command, sample: S
     assert not (sample.folder / "build").exists()
 
 
-def test_digests_of_other_lock_are_refused(imgbuild: Command, sample: Sample) -> None:
+def test_digests_of_another_lock_are_refused(imgbuild: Command, sample: Sample) -> None:
     path = sample.folder / "images" / TARGET / "digests.json"
     path.write_text(path.read_text().replace(sample.target_digests.digest, OTHER))
     error(imgbuild, ["digest", TARGET], 5, str(path), f"imgbuild lock {TARGET}")
@@ -331,7 +331,7 @@ def test_colours_follow_the_environment(imgbuild: Command, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("sample")
 def test_closed_pipe_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in `imgbuild list | head -1`: no error is reported, and the exit status is 0."""
+    """In `imgbuild list | head -1`, no error is reported and the exit status is 0."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w", encoding="utf-8") as pipe:
@@ -401,7 +401,9 @@ def test_digest_imports_few_modules(imgbuild: Command, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("sample")
-def test_targets_are_completed(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_names_are_completed_by_the_shell(
+    imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("_IMGBUILD_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "imgbuild show cu")
     monkeypatch.setenv("COMP_CWORD", "2")

@@ -33,7 +33,7 @@ NAME = "me/rl"
 
 @pytest.fixture(name="registry")
 def _registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    """A registry with the image of the lock of `advisories.project`, the current folder."""
+    """A registry with the image of `advisories.project`, which is the current folder."""
     memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"

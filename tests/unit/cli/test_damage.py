@@ -15,7 +15,7 @@ BUILD = ("build", "--offline", "--jobs", "1")
 
 
 def test_damaged_cached_wheel_is_replaced(imgbuild: Command, sample: Sample) -> None:
-    """It is removed, so that it can be fetched again; here, no server may be used."""
+    """The damaged wheel is removed and must be fetched again, which fails offline."""
     wheel = inprocess_project.damage(sample, "trl")
     done = imgbuild(*BUILD, TARGET)
     assert done.status == 7, done.stderr
@@ -27,7 +27,7 @@ def test_damaged_cached_wheel_is_replaced(imgbuild: Command, sample: Sample) -> 
 
 
 def flip(path: Path) -> None:
-    """Change one byte of a file; its size and mode are unchanged."""
+    """Change one byte of a file without changing its size and mode."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.chmod(0o644)
@@ -52,7 +52,7 @@ def test_damaged_cached_layer_is_rebuilt(imgbuild: Command, sample: Sample) -> N
 
 
 def test_a_damaged_layer_of_the_built_image_is_replaced(imgbuild: Command, sample: Sample) -> None:
-    """The layer is a copy, as on another disk than the cache's, or a link to the cache's file."""
+    """The layer is either a copy or a link to the file in the cache."""
     assert imgbuild(*BUILD, TARGET).status == 0
     built = images.verified(sample.folder / "build" / TARGET)
     path = built.blob(built.image(Arch.X86_64).layers[-1].digest)

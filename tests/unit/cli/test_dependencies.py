@@ -68,7 +68,7 @@ def test_extra_required_by_another_package_is_explained(imgbuild: Command) -> No
 
 
 def test_pin_is_shown_with_bounds_and_requirements(imgbuild: Command, project: Path) -> None:
-    """vllm is bound by its pin alone, and another version of it would need another torch."""
+    """Only its pin determines the version of vllm, and another version would need another torch."""
     entry = {"package": "vllm", "version": "0.9.2", "reasons": ["no"], "tried": "2026-11-28"}
     content = {"version": 1, "rows": {}, "refused": {TARGET: [entry]}}
     (project / "images" / "updates.json").write_text(json.dumps(content))
@@ -150,7 +150,7 @@ def test_summary_of_all_targets_fits_80_columns(imgbuild: Command, project: Path
 
 
 def test_requirements_that_block_a_missing_package_are_shown(imgbuild: Command) -> None:
-    """Requirements by METADATA and by code of the versions in other targets, the newest first."""
+    """Requirements of METADATA and code are shown for versions in other targets, newest first."""
     matrix = ("--matrix", str(ROOT / "matrix.yaml"), "--arch", "x86_64")
     done = imgbuild("why", "verl", "cu124-vllm0.8.5", *matrix)
     head, *lines = done.stdout.splitlines()

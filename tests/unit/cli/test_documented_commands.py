@@ -21,7 +21,7 @@ CODE = re.compile(r"`([^`]+)`")
 
 
 def works(words: list[str]) -> bool:
-    """Whether the command line has the verb and the option, if any."""
+    """Whether the command line has the verb, and the option if given."""
     command: Any = typer.main.get_command(app)
     for word in words:
         if word.startswith("--"):
@@ -33,7 +33,7 @@ def works(words: list[str]) -> bool:
 
 
 def is_listed(words: list[str]) -> bool:
-    """Whether a row of the table names the verb, or its group, with the option, if any."""
+    """Whether a row of the table names the verb or its group, with the option if given."""
     verbs = [word for word in words if not word.startswith("--")]
     option = words[-1] if words[-1].startswith("--") else ""
     for row in REMOVED.splitlines():

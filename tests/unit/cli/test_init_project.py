@@ -33,7 +33,7 @@ def imgbuild(
 
 @pytest.fixture(autouse=True)
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
-    """An index for `init`; it has the packages that are published before the verb runs."""
+    """The index that `init` uses, with the packages that a test publishes."""
     files = LocalIndex()
     folder_index.keep_facts(monkeypatch)
     monkeypatch.setattr(

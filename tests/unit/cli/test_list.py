@@ -67,7 +67,7 @@ def test_order_by_size_begins_with_the_smallest_image() -> None:
 
 
 def test_image_without_requirements_of_an_extra_is_not_listed() -> None:
-    """Ray is in both images; what ray[default] requires, only in the first."""
+    """Both images have Ray, but only the first has the requirements of ray[default]."""
     names = ("cu124-vllm0.8.5", "cu124-vllm", "--json", "--matrix", str(ROOT / "matrix.yaml"))
     for package, expected in (
         ("ray", {"cu124-vllm0.8.5", "cu124-vllm"}),

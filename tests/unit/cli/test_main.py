@@ -71,7 +71,7 @@ def test_an_error_of_the_matrix_shows_its_line_on_stderr(tmp_path, monkeypatch, 
 
 
 def test_a_failed_build_ends_with_its_likely_cause(capsys) -> None:
-    """With a traceback of Python, as the build of an sdist has it."""
+    """The failed build of an sdist ends with a traceback of Python."""
     with pytest.raises(ModuleNotFoundError) as failure:
         importlib.import_module("acme_slots")
     output = "".join(traceback.format_exception(failure.value))

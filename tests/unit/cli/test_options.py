@@ -36,7 +36,7 @@ def _options() -> dict[str, list[tuple[str, Any]]]:
 
 @each_row("flag", sorted({*_options()} - {VARIES}))
 def test_an_option_has_one_definition(flag: str) -> None:
-    """The same names, the same word for its value, and the same first sentence in every verb."""
+    """Every verb has the same names, metavar and first help sentence of an option."""
     meanings = {
         (
             *(name for name in (*parameter.opts, *parameter.secondary_opts) if name != VARIES),
@@ -52,7 +52,7 @@ def test_an_option_has_one_definition(flag: str) -> None:
 def test_missing_value_error_refers_to_help(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also for subcommands, and for the short form of an option."""
+    """Subcommands and short forms of options are also tested."""
     flags = [
         flag
         for option in VERBS[verb].params
@@ -96,7 +96,7 @@ def _first(text: str) -> str:
 
 
 def test_options_are_defined_consistently() -> None:
-    """With `option` and `Definition`, which ensure that a name has one meaning."""
+    """Options are defined with `option` and `Definition`, which ensure one meaning per name."""
     named = [
         path.name
         for path in (ROOT / "builder/imgbuild/cli").glob("*.py")

@@ -30,7 +30,7 @@ VERBS: dict[str, Any] = dict(REFERENCE.verbs(typer.main.get_command(app)))
 
 @functools.cache
 def folders() -> dict[str, dict[str, str]]:
-    """The pages of each folder in docs, by name; generated once, since that takes seconds."""
+    """The pages of each folder in docs by name, generated once because this takes seconds."""
     made: dict[str, dict[str, str]] = REFERENCE.folders()
     return made
 

@@ -74,7 +74,7 @@ def test_no_value_is_ignored_silently(verb: str, option: Any) -> None:
 
 
 def test_settings_do_not_name_inputs_or_outputs() -> None:
-    """This list is complete: a new option is a setting only if it is listed here and so defined."""
+    """The list is complete: a new option is a setting only if it is listed here."""
     flags = {flag for flag in SETTINGS if flag.startswith("--")}
     assert flags <= {
         "--account", "--compress", "--cool-down", "--cpus-per-task", "--depth", "--gpus", "--jobs",

@@ -46,7 +46,7 @@ def _pair(tmp_path: Path) -> tuple[str, str]:
 
 
 def outcomes(answer) -> dict[str, str]:
-    """Check → outcome, of JSON."""
+    """The outcome of each check in the JSON output."""
     report = json.loads(answer.stdout)
     return {
         " ".join(filter(None, (check["name"], check["arch"]))): check["outcome"]
@@ -133,7 +133,7 @@ VICTIM = "https://host.example/victim/rl/.github/workflows/release.yml@refs/head
 
 
 def forge(signed: Sample) -> None:
-    """Attach a statement by a third party: the same image and lock, another builder and commit."""
+    """Attach a statement of a third party about the image with another builder and commit."""
     for subject in (signed.top, signed.arm):
         (attachment,) = signed.artifacts(subject, in_toto.PAYLOAD_TYPE)
         statement = json.loads(attachment.files["provenance.json"].data)
@@ -230,7 +230,7 @@ def test_a_layout_is_verified_by_a_lock(place, imgbuild, tmp_path):
 
 
 def test_a_tag_that_was_moved_to_another_target_is_reported(place, imgbuild, pair):
-    """The image is signed and complete: only its name shows that it is not the intended one."""
+    """The image is signed and complete, so only its name reveals that it is another image."""
     imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0])
     tags = place.registry.tags
     for tag, outcome in (
@@ -259,7 +259,7 @@ def test_checks_that_a_layout_does_not_allow_fail_if_requested(place, imgbuild, 
 
 
 def test_deleted_attachments_do_not_pass(signed, place, imgbuild, pair):
-    """A single DELETE request by a user who can write to the registry."""
+    """A user who can write to the registry deletes them with a single request."""
     done = imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0])
     assert done.status == 0
     signed.remove(bundle.ARTIFACT_TYPE, signed.top)

@@ -14,7 +14,7 @@ from imgbuild.system.process import Result
 
 @pytest.fixture
 def output(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Lines printed by a failing buildx 0.29.1, to be completed by the test."""
+    """The lines that a failing buildx 0.29.1 prints, completed by the test."""
     lines: list[str] = []
     answer = Result(0, "github.com/docker/buildx v0.29.1 abc", "")
 

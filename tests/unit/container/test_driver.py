@@ -20,7 +20,7 @@ LISTED = """\
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path, monkeypatch):
-    """A driver as installed by distributions, among other libraries, and the loader's cache."""
+    """A driver as distributions install it, among other libraries, and a loader cache."""
     folder = tmp_path / "lib64"
     folder.mkdir()
     for name in ("libcuda.so.580.1", "libnvidia-ml.so.580.1", "libz.so.1"):
@@ -48,7 +48,7 @@ def test_gpus_are_counted_by_their_devices(tmp_path, monkeypatch):
     [("3", 1), ("0,1", 2), ("", 0), ("-1", 0), ("NoDevFiles", 0), ("GPU-1a2b", 1)],
 )
 def test_cuda_visible_devices_limits_gpus(value, count, tmp_path, monkeypatch):
-    """A node has device files for all GPUs; Slurm lists those of this job."""
+    """A node has device files for all GPUs, but Slurm lists only those of the job."""
     for number in range(8):
         (tmp_path / f"nvidia{number}").touch()
     monkeypatch.setattr(driver, "DEVICES", tmp_path)

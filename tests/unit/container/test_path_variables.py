@@ -107,7 +107,7 @@ def test_mount_hiding_image_folder_is_refused(path: str, monkeypatch: pytest.Mon
     assert message.endswith(f" -v {path}:/mnt/wandb_dir -e WANDB_DIR=/mnt/wandb_dir")
 
 
-def test_path_in_other_mount_is_not_mounted_again(tmp_path: Path) -> None:
+def test_path_in_another_mount_is_not_mounted_again(tmp_path: Path) -> None:
     (tmp_path / "a/hub").mkdir(parents=True)
     env = {"HF_HUB_CACHE": str(tmp_path / "a/hub")}
     same = Mount(source=tmp_path, target=str(tmp_path))

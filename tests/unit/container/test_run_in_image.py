@@ -21,7 +21,7 @@ ARCH = Arch.X86_64
 
 @pytest.fixture(name="built_sample")
 def _built_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Sample, Layout]:
-    """A project and the image of its target, built."""
+    """A project with the built image of its target."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
     folder.mkdir()

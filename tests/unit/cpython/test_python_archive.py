@@ -132,7 +132,7 @@ def test_programs_are_read_for_audit(tmp_path):
         f"python/lib/python3.12/{SYSCONFIG}",
     ],
 )
-def test_archive_with_other_layout_is_refused(tmp_path, name):
+def test_archive_with_another_layout_is_refused(tmp_path, name):
     entries = sample()
     del entries[name]
     with pytest.raises(IntegrityError, match=f"^{re.escape(LABEL)} has no ") as caught:
@@ -266,7 +266,7 @@ def test_member_below_link_is_refused(tmp_path):
 
 
 def test_member_below_an_added_link_is_refused(tmp_path):
-    """`bin/python` becomes a link to the interpreter."""
+    """The reader adds `bin/python` as a link to the interpreter."""
     entries = {**sample(), "python/bin/python/x": b"text"}
     with pytest.raises(IntegrityError, match="'bin/python/x' below 'bin/python', which is not a"):
         layer(tmp_path, entries)

@@ -52,14 +52,14 @@ def _site() -> Iterator[OsvSite]:
 
 
 class Asking:
-    """Servers at the URL of a site with a shared cache."""
+    """Queries a site as an OSV server with a shared cache."""
 
     def __init__(self, site: OsvSite, folder: Path) -> None:
         self.site = site
         self.folder = folder
 
     def __call__(self, now: datetime.datetime = NOW, *, offline: bool = False) -> OsvServer:
-        """A server queried at the time `now`."""
+        """Return the server for queries at the time `now`."""
         http = Http(attempts=2, first_wait=0.01, offline=offline)
         return OsvServer(self.site.url, Context(Store.open(self.folder), http), now)
 

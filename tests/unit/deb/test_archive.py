@@ -36,7 +36,7 @@ MEMBERS = [
 
 
 @pytest.mark.parametrize("packing", [".xz", ".gz", ""])
-def test_package_is_read(tmp_path: Path, packing: str) -> None:
+def test_debian_package_is_read(tmp_path: Path, packing: str) -> None:
     path = tmp_path / "demo.deb"
     scripts = {"postinst": "#!/bin/sh\n", "md5sums": "x"}
     debs.make(path, "demo", MEMBERS, control=scripts, packing=packing, Depends="libc6")

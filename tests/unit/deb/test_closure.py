@@ -43,7 +43,7 @@ def test_first_alternative_is_chosen() -> None:
     assert closed(*packages, requested=("app",)) == ["app", "one"]
 
 
-def test_present_alternative_suffices() -> None:
+def test_included_alternative_satisfies_the_dependency() -> None:
     packages = (package("app", Depends="one | two"), package("one"), package("two"))
     assert closed(*packages, requested=("app", "two")) == ["app", "two"]
 
@@ -75,7 +75,7 @@ def test_versioned_dependency_requires_versioned_provides() -> None:
         closed(app, plain, old, requested=("app",))
 
 
-def test_dependency_cycles_terminate() -> None:
+def test_closure_of_a_dependency_cycle_terminates() -> None:
     packages = (package("a", Depends="b"), package("b", Depends="a"))
     assert closed(*packages, requested=("a",)) == ["a", "b"]
 

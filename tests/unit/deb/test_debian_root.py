@@ -89,7 +89,7 @@ OTHER = [
 
 
 class Packages(NamedTuple):
-    """Packages, and their files by sha256."""
+    """Debian packages with their files by sha256."""
 
     debs: tuple[Deb, ...]
     paths: dict[str, Path]
@@ -103,7 +103,7 @@ class Packages(NamedTuple):
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
-    """Two packages, and a table for them."""
+    """Two packages and their table."""
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "tiny.yaml").write_text(TABLE)
     monkeypatch.setattr(table, "DATA", tmp_path / "tables")

@@ -42,7 +42,7 @@ def test_merged_usr_has_links_for_used_folders() -> None:
 
 
 def test_package_may_ship_merged_usr_links() -> None:
-    """As in base-files of Debian 13; a link with another target is refused."""
+    """base-files of Debian 13 ships such links; a link with another target is refused."""
     tree = DebTree()
     tree.add(Member(path="bin", kind=MemberKind.LINK, target="usr/bin"), "base-files")
     tree.add(Member(path="usr/bin", kind=MemberKind.FOLDER), "base-files")

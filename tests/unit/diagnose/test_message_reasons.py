@@ -274,7 +274,7 @@ def test_attribute_missing_in_its_own_class_is_explained() -> None:
     assert "another release of acme" in finding.cure
 
 
-def test_name_of_other_release_is_explained() -> None:
+def test_name_of_another_release_is_explained() -> None:
     finding = traced(
         "NameError: name 'TrainingArguments' is not defined. Did you mean: 'TrainArguments'?"
     )

@@ -108,7 +108,7 @@ def test_torch_version_is_read_from_the_wheel_name() -> None:
     assert "flash_attn-2.7.4+cu12torch2.6cxx11abiFALSE-cp310" in finding.cure
 
 
-def test_pip_ignores_versions_for_other_python() -> None:
+def test_pip_ignores_versions_for_another_python() -> None:
     finding = first(
         "ERROR: Ignored the following versions that require a different python version: 1.4.0"
         " Requires-Python <3.13,>=3.9; 1.5.0 Requires-Python <3.13,>=3.9\n"
@@ -120,7 +120,7 @@ def test_pip_ignores_versions_for_other_python() -> None:
 
 
 def test_missing_fallback_takes_precedence_over_the_error_it_handles() -> None:
-    """The exception that it handles is one that the package expects."""
+    """The package expects the exception that the fallback handles."""
     finding = first(f"""\
 Traceback (most recent call last):
   File "{SITE}/acme/reader.py", line 3, in read
@@ -186,7 +186,7 @@ Oddity: slots do not fit
 
 
 def test_vllm_model_is_not_a_transformers_class() -> None:
-    """transformers has a class of this name whose attributes are others."""
+    """transformers has a class of the same name with other attributes."""
     finding = first(f"""\
 Traceback (most recent call last):
   File "{SITE}/sglang/srt/models/transformers.py", line 88, in forward

@@ -46,7 +46,7 @@ def write_netrc(path: Path, text: str) -> None:
     path.chmod(0o600)
 
 
-def test_page_is_read(http: Http, site: Site) -> None:
+def test_page_is_read_from_server(http: Http, site: Site) -> None:
     site.redirects["/old"] = "/page"
     page = http.text(site.url("old", "me:secret"), accept="text/html")
     assert (page.url, page.text, page.status) == (site.url("page"), "<a>é</a>", 200)
@@ -125,7 +125,7 @@ def test_url_credentials_are_reused_for_same_server(http: Http, site: Site) -> N
     assert len(site.requests) == 2
 
 
-def test_credentials_are_not_sent_to_other_server(http: Http, site: Site) -> None:
+def test_credentials_are_not_sent_to_another_server(http: Http, site: Site) -> None:
     with serve(Site(files={"y": b"other"})) as other:
         site.redirects["/away"] = other.url("y")
         assert http.bytes(site.url("away", "me:secret")) == b"other"

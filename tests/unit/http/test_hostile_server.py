@@ -54,7 +54,7 @@ def sends(*parts: bytes) -> Behaviour:
 
 
 def forever(head: bytes, piece: bytes, pause: float = 0.0) -> Behaviour:
-    """Send `head`, then `piece` repeatedly without end."""
+    """Send `head`, then repeat `piece` without end."""
 
     def _behave(connection: socket.socket) -> None:
         connection.sendall(head)
@@ -80,18 +80,18 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
 @functools.cache
 def zeros() -> bytes:
-    """200 MB in 200 kB."""
+    """A gzip of 200 kB with 200 MB of zeros."""
     return gzip.compress(bytes(200 << 20))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _zeros() -> None:
-    """They exist before a test measures memory and time."""
+    """Create the zeros before a test measures memory and time."""
     zeros()
 
 
 def gzip_bomb(connection: socket.socket) -> None:
-    """A page of 200 MB."""
+    """Serve a compressed page of 200 MB."""
     answer(zeros(), b"Content-Encoding: gzip\r\n")(connection)
 
 

@@ -122,7 +122,7 @@ def test_json_api_provides_upload_times_and_sizes():
     assert file.size == len(index.published[0].data)
 
 
-def test_json_api_entry_with_other_hash_is_ignored():
+def test_json_api_entry_with_another_hash_is_ignored():
     index, forged = LocalIndex(), LocalIndex()
     index.wheel("demo", "1.0")
     forged.wheel("demo", "1.0", files={"demo/other.py": b""}, uploaded="2020-01-01T00:00:00Z")

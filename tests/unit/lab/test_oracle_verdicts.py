@@ -118,7 +118,7 @@ def test_verdict_for_an_importable_set_depends_on_the_claim(fact, expected):
     assert verdict(_result(_alarm(fact=fact)), "pyarrow") is expected
 
 
-def test_errors_untestable_on_cpu_are_not_false_alarms():
+def test_errors_that_cannot_be_tested_on_the_cpu_are_not_false_alarms():
     assert verdict(_result(_alarm("rules", fact="unknown")), "pyarrow") is Verdict.HEALTHY
 
 

@@ -186,7 +186,7 @@ def test_result_is_cached_by_wheel(tmp_path):
             assert bool(site.received_requests("packages/lib-1.0-py3-none-any.whl")) is first
 
 
-def test_cached_result_depends_on_code(tmp_path, monkeypatch):
+def test_cached_result_depends_on_the_code_digest(tmp_path, monkeypatch):
     sample_evidence = evidence(Relation.NAME, "lib.params:New")
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         release = release_catalogue.release("lib", "1.0")
@@ -200,7 +200,7 @@ def test_cached_result_depends_on_code(tmp_path, monkeypatch):
         assert lacks(release_catalogue, sample_evidence, release) is False
 
 
-def test_cached_result_depends_on_python(tmp_path, monkeypatch):
+def test_cached_result_depends_on_the_python_version(tmp_path, monkeypatch):
     local_index = LocalIndex()
     release_index.publish(
         local_index, "lib", {"1.0": {"lib/_C.cpython-312-x86_64-linux-gnu.so": ""}}

@@ -157,7 +157,7 @@ def test_evidence_without_name_excludes_only_this_version(tmp_path, relation):
 
 
 def calls_package_set(folder, tag="calls"):
-    """From 1.4 lib requires `size` and accepts one positional argument less; app adapts in 1.6."""
+    """Releases of lib, which changes a signature in 1.4, and of app, which adapts in 1.6."""
     index = LocalIndex()
     old = {"lib/__init__.py": "def make(a, b): pass\nclass Maker:\n    def make(self, a): pass\n"}
     new = {"lib/__init__.py": "def make(a, *, size): pass\n"}

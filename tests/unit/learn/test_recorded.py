@@ -69,7 +69,7 @@ def test_sentence_that_refers_to_the_previous_sentence_is_kept_with_it(matrix: M
 
 
 def test_reason_against_verl_with_newer_trl_is_recorded(matrix: Matrix) -> None:
-    """The question that the site could not answer: verl 0.9.1 with trl 1.16.0."""
+    """Earlier, the site had no reason against verl 0.9.1 with trl 1.16.0."""
     requests = {"verl": SpecifierSet("==0.9.1"), "trl": SpecifierSet("==1.16.0")}
     found = recorded.notes_on(recorded.notes(matrix), requests)
     assert [note.target for note in found] == [NAME]

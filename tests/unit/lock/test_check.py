@@ -54,7 +54,7 @@ def decoded(document: Any) -> Lock:
 
 
 def sample() -> Any:
-    """A document with every part of a lock."""
+    """A lock document with every possible field."""
     lock = render_sample.lock()
     document = json.loads(codec.encode(lock))
     document["arch"]["x86_64"]["security"] = "2025-06-20"
@@ -196,7 +196,7 @@ def test_values_invalid_in_matrix_are_refused_in_lock(
 
 @each_row("end", ["1e999", "1" * 5000, '"\\ud800"', "[" * 5000, "{", '"\xff"'])
 def test_content_after_invalid_text_is_still_checked(end: str) -> None:
-    """The text is searched for in the whole document, of which the decoder has read a part."""
+    """The whole document is searched, although the decoder has read only a part of it."""
     data = f'{{"format": 1, "target": "A", "more": {end}}}'.encode("latin-1")
     with pytest.raises(InputError, match=r"there/lock\.json is not a valid lock"):
         lock_file.decode_lock(data, "there/lock.json", hint="no", remedy="no")
@@ -228,7 +228,7 @@ def test_hostile_lock_cannot_inject_into_matrix(field: str, tmp_path: Path) -> N
 
 
 def test_documents_of_hostile_lock_are_quoted_or_refused(tmp_path: Path) -> None:
-    """The second safeguard: as if the types were not checked."""
+    """This second safeguard is tested as if the types were not checked."""
     extended.publish(tmp_path / "small", extended.published())
     below = init.copied(str(tmp_path / "small"), "small", tmp_path / "copy", Http(offline=True))
     for text in (HOSTILE, "2025-06-20\n    files: {/a: {from: .env}}", "a: b", "&a", "\x85x", "🙂"):

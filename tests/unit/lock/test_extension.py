@@ -99,7 +99,7 @@ def test_row_overrides_published_settings(path: Path) -> None:
     )
 
 
-def test_row_overrides_command(path: Path) -> None:
+def test_row_overrides_published_command(path: Path) -> None:
     text = path.read_text(encoding="utf-8") + "    cmd: [/opt/team/train.sh]\n    entrypoint: []\n"
     path.write_text(text, encoding="utf-8")
     settings = extension_lock(path).settings
@@ -109,7 +109,7 @@ def test_row_overrides_command(path: Path) -> None:
 def test_published_layers_are_first_and_unchanged(path: Path) -> None:
     below = plan(extended.published(), Arch.X86_64).layers
     layers = plan(extension_lock(path), Arch.X86_64).layers
-    assert layers[: len(below)] == below, "a drop beside an added package touches none of them"
+    assert layers[: len(below)] == below, "a drop next to an added package must change no layer"
     added = layers[len(below) :]
     assert [layer.name for layer in added] == ["added-debs", "added-wandb", "added-group-1",
                                                "added-files"]  # fmt: skip
@@ -294,7 +294,7 @@ def test_changed_row_is_reported(path: Path, old: str, new: str, result: str) ->
     assert any(reason.startswith(result) for reason in reasons), reasons
 
 
-def test_extension_lock_is_stale_in_other_matrix(path: Path) -> None:
+def test_extension_lock_is_stale_in_another_matrix(path: Path) -> None:
     lock = extension_lock(path)
     reasons = extension.stale(lock, samples.matrix())
     assert reasons == ("the matrix has no target ours",)

@@ -61,7 +61,7 @@ def test_other_format_is_refused_before_decoding(tmp_path):
         lock_file.read_lock(tmp_path, "small")
 
 
-def test_lock_of_other_target_is_refused(tmp_path):
+def test_lock_of_another_target_is_refused(tmp_path):
     path = lock_file.lock_path(tmp_path, "large")
     codec.write(path, samples.lock())
     with pytest.raises(InputError, match="is the lock of another target") as caught:

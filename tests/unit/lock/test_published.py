@@ -302,7 +302,7 @@ def test_circular_links_are_refused(source: str, tmp_path: Path) -> None:
 
 
 def test_published_targets_keep_separate_bases(tmp_path: Path) -> None:
-    """Two publishers use the same name for their bases, but different default indexes."""
+    """Two publishers have bases of the same name but different default indexes."""
     lock = extended.published()
     base = msgspec.structs.replace(lock.base, suite="trixie", python="3.13", glibc="2.41")
     wheels = tuple(
@@ -327,7 +327,7 @@ def test_published_targets_keep_separate_bases(tmp_path: Path) -> None:
 def test_system_packages_use_mirrors_of_target_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other target's base, with the same name, is an image of a registry."""
+    """The base of the other target has the same name but is a registry image."""
     monkeypatch.setattr(apt, "mirrors", lambda base: base.mirrors)  # not this machine's own
     lock = extended.published()
     image = f"quay.example/base:1@sha256:{'c' * 64}"

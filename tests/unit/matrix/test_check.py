@@ -369,12 +369,12 @@ TARGETS = {
 
 
 @each_row("name", [*SHARED])
-def test_shared_keys_are_checked(name: str) -> None:
+def test_invalid_shared_keys_are_reported(name: str) -> None:
     check(*SHARED[name])
 
 
 @each_row("name", [*TARGETS])
-def test_target_keys_are_checked(name: str) -> None:
+def test_invalid_target_keys_are_reported(name: str) -> None:
     check(*TARGETS[name])
 
 
@@ -392,7 +392,7 @@ def test_environment_value_with_newline_is_refused() -> None:
     assert "several lines" in problem.message
 
 
-def test_index_of_other_cuda_is_refused() -> None:
+def test_index_of_another_cuda_release_is_refused() -> None:
     text, line, column = broken("indexes: {torch: torch}", "indexes: {torch: §torch}")
     problem = only(text.replace("whl/{cuda_tag}/torch{torch}", "whl/cu126"))
     assert (problem.line, problem.column) == (line, column)

@@ -19,7 +19,7 @@ def entry(versions=">=0.27,<=1.16.0", needs="vllm>=0.11.1", package="trl", **mor
 TRITON = entry("==3.2.0", "setuptools", "triton", missing=True, check="imports")
 
 
-def test_entry_is_violated_only_in_its_range_by_other_package():
+def test_entry_is_violated_only_in_its_range_by_another_package():
     assert entry().violated({"trl": "1.16.0", "vllm": "0.8.5.post1"})
     assert not entry().violated({"trl": "0.26.2", "vllm": "0.8.5.post1"})
     assert not entry().violated({"trl": "1.16.0", "vllm": "0.11.1"})

@@ -90,7 +90,7 @@ def test_security_archive_url_with_credentials_is_refused() -> None:
 
 
 def _parts(kind: inspect.Type) -> Iterator[inspect.Type]:
-    """A type and the types of its parts."""
+    """Yield a type and the types of its parts."""
     yield kind
     match kind:
         case inspect.Metadata():

@@ -78,7 +78,7 @@ def test_mode_off_excludes_cubins() -> None:
     assert locked("prebuilt").drop == ()
 
 
-def test_row_entry_overrides_mode() -> None:
+def test_entries_in_a_row_override_the_mode() -> None:
     nvcc = {"nvidia-cuda-nvcc": Wanted(spec="==13.0.88", reason=samples.REASON)}
     env = {"CUDA_HOME": Variable(value="/usr/local/cuda", reason=samples.REASON)}
     lock = locked("jit", requires=nvcc, env=env)

@@ -303,7 +303,7 @@ def test_problem_has_source_line() -> None:
     assert problem.source == text.splitlines()[line - 1] == "    base: debain-12"
 
 
-def test_problem_is_one_line() -> None:
+def test_problem_text_has_one_line() -> None:
     text, line, column = broken("base: debian-12", "base: §debain-12")
     assert str(only(text)) == (
         f"bad.yaml:{line}:{column}: targets.cu124-vllm.base: unknown base (found debain-12);"

@@ -16,7 +16,7 @@ from tests.support.source_code import ROOT
 
 
 class QuickStart(msgspec.Struct, frozen=True):
-    """Distributions imported by a quick start, and its source."""
+    """The distributions that a quick start imports, and its source."""
 
     distributions: tuple[str, ...]
     source: str

@@ -41,7 +41,7 @@ def validator() -> jsonschema.Draft202012Validator:
 
 
 def as_json(text: str) -> Any:
-    """A YAML file as passed to a schema by an editor's YAML 1.2 parser: dates are text."""
+    """A YAML file as an editor with a YAML 1.2 parser reads it, in which dates are text."""
     return json.loads(
         json.dumps(yaml.load(text, yaml.CSafeLoader), default=datetime.date.isoformat)
     )

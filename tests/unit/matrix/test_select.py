@@ -20,7 +20,7 @@ X86, ARM = Arch.X86_64, Arch.ARM64
 
 @pytest.fixture
 def matrix() -> Matrix:
-    """Targets, in order: cu124-vllm (x86_64), cu130-vllm (both), gh200 (arm64, no reason given)."""
+    """A matrix of cu124-vllm (x86_64), cu130-vllm (both) and gh200 (arm64), in this order."""
     head, old = RIGHT.split("  cu124-vllm:\n")
     new = old.replace("arch: [x86_64]", "arch: [x86_64, arm64]").replace("12.4", "13.0")
     new = new.replace("    exclude: {arm64: no wheel for aarch64}\n", "")
@@ -37,7 +37,7 @@ def chosen(
     return [(item.name, item.arches) for item in selection]
 
 
-def test_names_are_found_in_releases(matrix: Matrix) -> None:
+def test_single_target_is_selected_by_name(matrix: Matrix) -> None:
     assert chosen(matrix, "cu130-vllm") == [("cu130-vllm", (X86, ARM))]
 
 

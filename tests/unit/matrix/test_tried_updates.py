@@ -67,7 +67,7 @@ def test_newest_and_first_row_of_a_chain_are_found():
     assert updates.origin("b") == "b"
 
 
-def test_circular_rows_terminate():
+def test_lookup_of_circular_rows_terminates():
     updates = Updates(rows={"a": DerivedRow(of="b", made=DAY), "b": DerivedRow(of="a", made=DAY)})
     assert updates.newest("a", ["a", "b"]) == "b"
     assert updates.origin("a") == "b"

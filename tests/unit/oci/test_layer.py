@@ -22,18 +22,18 @@ from tests.support.rows import each_row
 
 
 def noise(size: int, seed: int = 0) -> bytes:
-    """Incompressible bytes."""
+    """Random bytes, which cannot be compressed."""
     return random.Random(seed).randbytes(size)
 
 
 def text(size: int) -> bytes:
-    """Bytes that can be compressed well, but not to almost nothing."""
+    """Bytes with a moderate compression ratio."""
     words = random.Random(size).choices([b"alpha ", b"beta ", b"gamma\n", b"%d" % size], k=size)
     return b"".join(words)[:size]
 
 
 def placed(folder: Path, content: bytes, *, deflate: bool, level: int = 6) -> Slice:
-    """`content` somewhere inside a file on disk."""
+    """Write `content` into the middle of a file on disk."""
     packer = zlib.compressobj(level, zlib.DEFLATED, -15)
     stream = packer.compress(content) + packer.flush() if deflate else content
     path = folder / hashlib.sha256(stream + bytes([deflate])).hexdigest()
@@ -68,7 +68,7 @@ def written(members: list[Member]) -> tuple[bytes, LayerRecord]:
 
 
 def contents(blob: bytes) -> dict[str, bytes]:
-    """Path → content of the files in a layer."""
+    """The content of each file in a layer, by path."""
     with tarfile.open(fileobj=io.BytesIO(blob), mode="r:gz") as tar:
         files = [(info.name, tar.extractfile(info)) for info in tar if info.isfile()]
         return {name: file.read() if file else b"" for name, file in files}
@@ -130,8 +130,8 @@ def test_deflate_streams_are_copied_unchanged(tmp_path: Path) -> None:
         assert blob[start + len(stream) :][:8] == trailer
 
 
-def test_packed_runs_are_compressed(tmp_path: Path) -> None:
-    """Including headers, in runs; other layers are written without compression."""
+def test_packed_member_runs_are_compressed(tmp_path: Path) -> None:
+    """Headers are compressed as well; other layers are written without compression."""
     files = [member(f"d/{number:04}", b"x" * number, pack=True) for number in range(2000)]
     blob, record = written(files)
     assert record.unpacked > 2_000_000
@@ -199,7 +199,7 @@ def test_arbitrary_files_are_read_back(
 
 
 def test_memory_is_bounded_for_large_files(tmp_path: Path) -> None:
-    """Memory is bounded for 40 MB, spliced, stored and packed."""
+    """Memory is bounded for 40 MB in each of the three writing modes."""
     raw = noise(1 << 20) * 40
     members = [
         member("a", placed(tmp_path, raw, deflate=False), len(raw)),
@@ -251,7 +251,7 @@ def test_truncated_or_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_file_over_8_gib_has_pax_size(tmp_path: Path) -> None:
-    """Written as a trusted layer, which is not inflated, so that no 9 GB are needed."""
+    """The layer is trusted and not inflated, so the test does not need 9 GB."""
     path = tmp_path / "wheel"
     path.write_bytes(GOLDEN_STREAM)
     part = Slice(path=path, offset=0, length=len(GOLDEN_STREAM), deflated=True, crc=1)

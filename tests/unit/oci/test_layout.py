@@ -210,7 +210,7 @@ def test_second_write_repairs_damaged_layer(tmp_path):
 
 
 def others(name: str | None, second: str | None = None) -> list[dict[str, object]]:
-    """Entries of an `index.json` of another program, whose images need not be readable."""
+    """Entries that another program added to `index.json`, whose images need not be readable."""
     named = [name] if second is None else [name, second]
     return [
         {
@@ -257,7 +257,7 @@ def test_link_instead_of_layout_marker_is_not_followed(tmp_path):
     assert target.read_text() == "mine"
 
 
-def test_damaged_copy_on_other_file_system_is_replaced(tmp_path, monkeypatch):
+def test_damaged_copy_on_another_file_system_is_replaced(tmp_path, monkeypatch):
     def no_links(*_: object, **__: object) -> None:
         raise OSError(errno.EXDEV, "other file system")
 
@@ -271,7 +271,7 @@ def test_damaged_copy_on_other_file_system_is_replaced(tmp_path, monkeypatch):
 
 
 def test_layout_is_written_on_file_system_without_links_and_modes(tmp_path, monkeypatch):
-    """Like vfat and exFAT: both calls fail with EPERM."""
+    """On vfat and exFAT both calls fail with EPERM."""
 
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

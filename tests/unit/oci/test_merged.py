@@ -142,7 +142,7 @@ def test_merged_tree_matches_unpacked_tree(stack: list[list[Given]]) -> None:
 
 
 def test_memory_use_per_path_is_bounded() -> None:
-    """The memory per path determines that of comparing two large images."""
+    """The comparison of two large images depends on the memory for each path."""
     folders = 50
     stack = [
         [(f"opt/venv/lib/python3.11/site-packages/package_{number}/module_{part}.py",

@@ -38,7 +38,7 @@ CALLS = ("calls",)
 
 
 def index() -> LocalIndex:
-    """transformers with and without an attribute; a vLLM of the earlier time, which reads it."""
+    """An index of transformers with and without an attribute, and of a vLLM that reads it."""
     local_index = LocalIndex()
     old = {"4.0.0": {**HEAD, "transformers/base.py": OLD}}
     release_index.publish(local_index, "transformers", old, year=2023)
@@ -52,7 +52,7 @@ def index() -> LocalIndex:
 
 
 class AuditedLock:
-    """A lock of packages of `index`, and the readers of it."""
+    """A lock of packages of `index`, with functions that audit it."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from tests.support import extended, samples
 RECORD = LayerRecord(digest=f"sha256:{1:064}", size=1, diff_id=f"sha256:{2:064}", unpacked=2)
 
 
-def test_cached_base_record_is_reused_for_other_project(tmp_path):
+def test_cached_base_record_is_reused_for_another_project(tmp_path):
     store, project = Store.open(tmp_path / "cache"), Project(matrix=tmp_path / "matrix.yaml")
     lock = samples.lock(samples.wheel("trl"))
     inputs = Inputs(samples.matrix(), Context(store, Http(offline=True)))

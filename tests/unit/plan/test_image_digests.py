@@ -72,7 +72,7 @@ def test_manifest_has_digests_of_config_and_layers():
     ]
 
 
-def test_digests_of_other_lock_are_an_error(tmp_path):
+def test_digests_of_another_lock_are_an_error(tmp_path):
     write(tmp_path, samples.lock())
     with pytest.raises(LockStale, match="does not match the lock of small"):
         image_digests.read_digests(tmp_path, samples.lock(samples.wheel("trl")))

@@ -125,7 +125,7 @@ def test_wheel_layer_id_depends_only_on_hash_prefix_and_python():
 
 
 def test_layer_ids_match_golden_values():
-    """A change is a new layer format: raise the format's number in plan.py."""
+    """A changed value means a new layer format, whose number in plan.py must be raised."""
     recipe = WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=(samples.wheel("trl"),))
     assert layer_id(recipe) == (
         "sha256:ee1237f126d1d388f9a2d37f8902f3cb9551784781bc4b4383d9336493e718de"
@@ -202,7 +202,7 @@ def test_tools_layer_is_between_wheels_and_files() -> None:
         *(layer.name for layer in plain[:-1]), "tools", "files",
     ]  # fmt: skip
     moved = [new.name for old, new in zip(plain[:-1], layers, strict=False) if old.id != new.id]
-    assert moved == ["venv"], "base and wheels are shared with images without tools"
+    assert moved == ["venv"], "base and wheels must be shared with images without tools"
     tools = layers[-2].recipe
     assert isinstance(tools, AddedDebsRecipe)
     assert [deb.package for deb in tools.debs] == ["htop", "libnl"]

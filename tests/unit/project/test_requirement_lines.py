@@ -215,7 +215,7 @@ def test_arbitrary_text_is_read_ignored_or_reported(tmp_path_factory, text):
         ("https://download.pytorch.org/whl/nightly/cu128", ["12.8"]),
     ],
 )
-def test_index_of_other_package_has_no_cuda_release(tmp_path, index, cuda):
+def test_index_of_another_package_has_no_cuda_release(tmp_path, index, cuda):
     result = declared(tmp_path, {"requirements.txt": f"--extra-index-url {index}\ntorch\n"})
     assert [each.name for each in result.cuda] == cuda
 

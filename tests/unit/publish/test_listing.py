@@ -177,7 +177,7 @@ def test_incomplete_image_is_not_tagged(place, half):
 
 
 def test_push_sets_no_tag_if_blob_is_deleted_meanwhile(place):
-    """The registry collects garbage during the push: an existing blob is missing at the end."""
+    """The registry collects garbage during the push, so an existing blob is missing at the end."""
     place.push()
     place.registry.tags.clear()
     sent, gone = [blob.digest for blob in place.plan().blobs][:2]
@@ -233,8 +233,8 @@ def test_diff_uses_lock_attached_to_image(place):
     assert (by_digest.complete, list(by_digest.arch)) == (True, [Arch.ARM64])
 
 
-def test_diff_ignores_attached_lock_of_other_image(place):
-    """Any user who may write to a repository may attach to its images."""
+def test_diff_ignores_attached_lock_of_another_image(place):
+    """Any user with write access to a repository can attach documents to its images."""
     push.push(place.work(attach=True), place.both())
     target = place.push()
     here = manifests.fetch(CLIENT.http, place.reference(TARGET)).descriptor

@@ -34,7 +34,7 @@ X86 = Arch.X86_64
 
 @dataclass
 class Sample:
-    """A lock of real cached wheels, another that shares two of them, and a registry."""
+    """A registry, and two locks of real cached wheels that share two wheels."""
 
     registry: Registry
     inputs: Inputs
@@ -125,7 +125,7 @@ def test_changed_lock_moves_only_newest_tag(sample):
 
 
 def test_image_tags_are_kept_by_mirror_push(sample):
-    """`push --arch` gives a part of an image the name of its target and architecture."""
+    """`push --arch` tags a part of an image with its target and architecture."""
     images = {(NAME, tag): f"sha256:{'1' * 64}" for tag in ("small", "small-x86_64", "small-base")}
     sample.registry.tags.update(images)
     sample.push()
@@ -196,6 +196,6 @@ def test_mirror_status_reports_missing_files_and_tag(sample):
 
 
 def test_drop_option_removes_only_fetched_files(sample):
-    """Nothing was fetched, so the cache does not change."""
+    """No file was fetched, so the cache does not change."""
     sample.push(drop=True)
     assert all(sample.inputs.store.file(w.sha256) for w in sample.lock.arch[X86].wheels)

@@ -42,7 +42,7 @@ def pulled(place: Place, out: Path, tag: str = BOTH, arch: Arch | None = None) -
 
 
 def layer(place: Place) -> str:
-    """A layer of the target with one architecture, which the other target has too."""
+    """A layer that both targets have."""
     manifest = place.registry.manifests[NAME, place.registry.tags[NAME, TARGET]][0]
     digest: str = json.loads(manifest)["layers"][-2]["digest"]
     return digest
@@ -100,7 +100,7 @@ def test_damaged_layout_layer_is_pulled_again(place, tmp_path, monkeypatch, cach
     assert images.verified(tmp_path / "image").digest == done.digest
 
 
-def test_layout_with_other_image_is_refused_before_download(place, tmp_path):
+def test_layout_with_another_image_is_refused_before_download(place, tmp_path):
     pulled(place, tmp_path / "image")
     place.registry.requests.clear()
     with pytest.raises(InputError, match=f"contains images other than {TARGET}: {BOTH}") as caught:

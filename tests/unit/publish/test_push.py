@@ -296,7 +296,7 @@ def done_tags(done: push.Pushed) -> tuple[str, ...]:
 
 
 def refused(place: Place, kind: type[ImgbuildError], *words: str) -> None:
-    """A push fails with this error and sets no tag; without the fault, the next one succeeds."""
+    """Check that a push fails without a tag, and that the next push succeeds without the fault."""
     with pytest.raises(kind) as caught:
         place.push()
     assert [word for word in words if word not in caught.value.message] == []
@@ -331,7 +331,7 @@ def test_dropped_connection_in_blob_upload_is_resumed(place):
 
 @pytest.mark.parametrize("number", [1, 4, 7])
 def test_interrupted_push_is_resumed(place, number, monkeypatch):
-    """Ctrl-C after this number of blobs; the next push sends only the others."""
+    """Ctrl-C stops the push after some blobs; the next push sends only the others."""
     upload, lock, count = push._upload, threading.Lock(), itertools.count(1)
 
     def _stopped(*arguments):

@@ -42,7 +42,7 @@ def client(alone) -> Client:
 
 
 def image(client: Client, registry: Registry) -> Descriptor:
-    """A manifest to attach to."""
+    """The descriptor of a manifest to which artifacts are attached."""
     data = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "config": {
         "mediaType": "application/json", "digest": f"sha256:{sha256(b'{}')}", "size": 2,
     }, "layers": []}).encode()  # fmt: skip
@@ -143,7 +143,7 @@ def test_artifact_with_flipped_byte_is_refused(client: Client, registry: Registr
     assert caught.value.exit_code == 9
 
 
-def test_artifact_of_other_image_is_refused(client: Client, registry: Registry):
+def test_artifact_of_another_image_is_refused(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
     digest = artifact_store.attach(client, repository, subject, KIND, FILES)
     size = len(registry.manifests["me/image", digest][0])

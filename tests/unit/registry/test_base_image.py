@@ -188,7 +188,7 @@ def test_expired_token_is_requested_again(served):
 
 
 @pytest.mark.parametrize("served", ["login"], indirect=True)
-def test_credentials_are_not_sent_to_other_server_without_tls(served, tmp_path):
+def test_credentials_are_not_sent_to_another_server_without_tls(served, tmp_path):
     log_in(tmp_path, served.host)
     served.realm = f"http://{served.storage}/token"
     with pytest.raises(FetchFailed, match="does not use TLS"):
@@ -235,7 +235,7 @@ def test_base_layer_with_wrong_digest_is_refused(served, source, tmp_path):
     assert store.blob(digest) is None
 
 
-def test_manifest_of_other_architecture_is_refused(served, source):
+def test_manifest_of_another_architecture_is_refused(served, source):
     digest = source.image(Arch.X86_64).manifest.digest
     with pytest.raises(InputError, match="is for x86_64, not for arm64"):
         base_image.base(name(served, digest), Arch.ARM64)

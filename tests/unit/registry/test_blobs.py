@@ -114,7 +114,7 @@ def test_wrong_content_range_is_handled(client, registry, tmp_path, lie):
     assert (tmp_path / "blob").read_bytes() == DATA
 
 
-def test_unresponsive_server_fails(registry, tmp_path):
+def test_unresponsive_server_is_an_error(registry, tmp_path):
     free = threading.Event()
 
     def _wait(_: Answer) -> None:

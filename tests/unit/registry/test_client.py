@@ -134,7 +134,7 @@ def test_manifest_without_media_type_has_content_type(client, registry):
 
 @pytest.mark.parametrize("kind", [documents.INDEX, documents.MANIFEST])
 def test_ambiguous_document_is_refused(client, registry, kind):
-    """One client would read it as an index, another as an image."""
+    """One client would read such a document as an index, another as an image."""
     data = json.dumps({**json.loads(manifest()), "mediaType": kind, "manifests": []}).encode()
     registry.manifests["me/x", named(data)] = (data, kind)
     with pytest.raises(IntegrityError, match="both an index and an image"):
@@ -254,7 +254,7 @@ def test_endless_pages_of_registry_are_refused(client, registry, monkeypatch):
     assert len(registry.received_requests("/tags/list")) == 6
 
 
-def test_next_page_on_other_server_is_refused(client, registry):
+def test_next_page_on_another_server_is_refused(client, registry):
     push(client, registry)
     link = f'<http://{registry.storage}/v2/me/x/tags/list?secret=1>; rel="next"'
     registry.faults.append(Fault("GET .*/tags/list", edit=says("Link", link)))
@@ -263,7 +263,7 @@ def test_next_page_on_other_server_is_refused(client, registry):
     assert "secret" not in caught.value.message
 
 
-def test_repository_without_tags_is_empty(client, registry):
+def test_repository_without_tags_has_an_empty_list(client, registry):
     registry.faults.append(Fault("GET .*/tags/list", status=200, body=b'{"tags": null}'))
     assert list(client.tags(registry.repository("me/x"))) == []
 

@@ -84,12 +84,12 @@ def client(chunk: int | None = None) -> Client:
 
 
 def result(registry: Registry) -> list[Asked]:
-    """The requests that brought a secret."""
+    """The requests that contained a secret."""
     return [request for request in registry.requests if "Authorization" in request.headers]
 
 
 def holds_an_image(victim: Registry) -> None:
-    """Content that an attacker could overwrite or delete."""
+    """Store an image that an attacker could overwrite or delete."""
     victim.manifests["victim", memory_registry.named(MANIFEST)] = (MANIFEST, documents.INDEX)
     victim.tags["victim", "latest"] = memory_registry.named(MANIFEST)
 
@@ -97,7 +97,7 @@ def holds_an_image(victim: Registry) -> None:
 @pytest.mark.parametrize("user", ["", "me:guessed@"])
 @pytest.mark.parametrize("chunk", [None, 60_000])
 @pytest.mark.usefixtures("logins")
-def test_upload_redirected_to_other_registry_writes_nothing(registry, victim, chunk, user):
+def test_upload_redirected_to_another_registry_writes_nothing(registry, victim, chunk, user):
     holds_an_image(victim)
     place = f"http://{user}{victim.host}/v2/victim/manifests/latest"
     registry.faults.append(Fault("POST", times=9, edit=says("Location", place)))
@@ -112,7 +112,7 @@ def test_upload_redirected_to_other_registry_writes_nothing(registry, victim, ch
 
 
 @pytest.mark.usefixtures("logins")
-def test_cached_tokens_and_cookies_are_not_sent_to_other_registry(registry, victim):
+def test_cached_tokens_and_cookies_are_not_sent_to_another_registry(registry, victim):
     """Tokens and cookies already cached for a repository of the same name are not sent."""
     pusher = client()
     victim.faults.append(Fault("/v2/", times=99, edit=says("Set-Cookie", "session=mine; Path=/")))
@@ -182,7 +182,7 @@ def test_redirected_reads_send_no_credentials_but_may_use_anonymous_token(regist
 
 
 @pytest.mark.usefixtures("logins")
-def test_blob_redirect_to_other_registry_is_anonymous(registry, victim, tmp_path):
+def test_blob_redirect_to_another_registry_is_anonymous(registry, victim, tmp_path):
     victim.blobs["victim", BLOB.digest] = DATA
     place = f"http://{victim.host}/v2/victim/blobs/{BLOB.digest}"
     registry.faults.append(Fault("GET", times=9, status=307, headers={"Location": place}))
@@ -193,7 +193,7 @@ def test_blob_redirect_to_other_registry_is_anonymous(registry, victim, tmp_path
 
 
 @pytest.mark.usefixtures("logins")
-def test_next_page_in_other_registry_is_refused(registry, victim):
+def test_next_page_in_another_registry_is_refused(registry, victim):
     holds_an_image(victim)
     place = f"http://{victim.host}/v2/victim/tags/list"
     registry.faults.append(Fault("tags/list", status=307, headers={"Location": place}))
@@ -230,7 +230,7 @@ def test_redirect_back_to_first_registry_stays_anonymous(registry, victim):
     ],
 )
 def test_token_server_url_must_be_http(victim, tmp_path, realm):
-    """In particular not a local file, whose token would be sent to the server."""
+    """A local file is refused, because its token would be sent to the server."""
     (tmp_path / "secret.json").write_text('{"access_token": "of-another-service"}')
     challenge = f'Bearer realm="{realm.format(folder=tmp_path)}",service="x"'
     victim.faults.append(

@@ -240,7 +240,7 @@ def test_headers_are_sent_only_to_their_endpoint(tmp_path, registry, mirror):
     assert [request for request in registry.requests if "x-key" in request.headers] == []
 
 
-def test_headers_are_not_sent_after_redirect_from_other_registry(tmp_path, registry, mirror):
+def test_headers_are_not_sent_after_redirect_from_another_registry(tmp_path, registry, mirror):
     describe(tmp_path, mirror.host, f'server = "http://{mirror.host}"\n[header]\nx-key = "k"\n')
     pusher = client()
     pusher.upload(mirror.repository("me/x"), BLOB)
@@ -273,7 +273,7 @@ def there_and_back(registry: Registry, **options: object) -> None:
 
 @pytest.mark.parametrize("form", ["hosts.toml", "docker", "environment"])
 def test_custom_certificate_authority_is_trusted(tmp_path, monkeypatch, authority, form):
-    """It also applies to the storage and the token server of that registry."""
+    """The authority also applies to the storage and the token server of the registry."""
     manners = Registry(redirects=True, locations="foreign", auth="bearer")
     with memory_registry.serve(manners, secure(authority)) as registry:
         describe(tmp_path, registry.host, f'server = "https://{registry.host}"\nca = "ca.crt"')

@@ -28,7 +28,7 @@ def test_invalid_retry_after_header_is_ignored(client, registry, wait):
 
 @pytest.mark.parametrize("text", ["²", MANY, "-1", ""])
 def test_invalid_blob_sizes_are_handled(client, registry, tmp_path, text):
-    """The client uses another request, continues without the value, or reports an error."""
+    """The client sends another request, continues without the value, or reports an error."""
     client.upload(registry.repository("me/x"), BLOB)
     for name, value in (
         ("Content-Range", f"bytes 0-0/{text}"),

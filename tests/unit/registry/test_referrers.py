@@ -152,7 +152,7 @@ def test_other_referrer_entries_are_kept(client, plain):
     assert listed(plain, subject)[0] == entry
 
 
-def test_entry_removed_by_other_writer_is_written_again(client, plain):
+def test_entry_removed_by_another_writer_is_written_again(client, plain):
     subject = put(client, plain)
     first = refer(client, plain, subject, SBOM)
 

@@ -224,7 +224,7 @@ def test_errors_contain_no_token(registry, tmp_path):
 
 @pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
 def test_logs_contain_no_secrets(registry, tmp_path, capfd, caplog, locations):
-    """For any fault, at the highest verbosity, including libraries."""
+    """Logs of imgbuild and libraries are checked for any fault at the highest verbosity."""
     caplog.set_level(logging.DEBUG)
     console.configure(verbosity=2, json=False)
     log_in(tmp_path, registry.host)

@@ -111,7 +111,7 @@ def mount(client, registry, name):
     return client.mount(repository, BLOB.digest, BLOB.size, other)
 
 
-def test_blob_of_other_repository_is_mounted(client, registry):
+def test_blob_of_another_repository_is_mounted(client, registry):
     push(client, registry, name="me/other")
     before = len(registry.received_requests(PUT))
     assert mount(client, registry, "me/other")
@@ -140,7 +140,7 @@ def test_mounted_blob_that_is_missing_is_an_error(client, registry):
     assert ("me/x", BLOB.digest) not in registry.blobs
 
 
-def test_mount_from_other_registry_is_not_requested(client, registry):
+def test_mount_from_another_registry_is_not_requested(client, registry):
     with memory_registry.serve(Registry()) as other:
         neighbour = other.repository("me/x")
         assert not client.mount(registry.repository("me/x"), BLOB.digest, BLOB.size, neighbour)
@@ -258,7 +258,7 @@ def test_wrong_resume_offset_is_handled(client, registry, range_header):
     push(client, registry)
 
 
-def test_stored_blob_with_other_digest_is_an_error(client, registry):
+def test_stored_blob_with_another_digest_is_an_error(client, registry):
     def _lie(answer: Answer) -> None:
         answer.headers["Docker-Content-Digest"] = f"sha256:{'0' * 64}"
 
@@ -293,7 +293,7 @@ def test_truncated_blob_is_an_error(client, registry, there):
 
 @pytest.mark.parametrize("where", ["in the body", "between tries"])
 def test_stopped_upload_is_cancelled(client, registry, where):
-    """Another thread has failed: the next progress call stops this one."""
+    """After another thread has failed, the next progress call stops this upload."""
 
     def _advance(amount: int) -> None:
         if amount == 0 or where == "in the body":
@@ -333,7 +333,7 @@ def test_unreadable_upload_source_is_an_error(client, registry, tmp_path):
         client.upload(registry.repository("me/x"), gone)
 
 
-def test_file_is_uploaded(client, registry, tmp_path):
+def test_file_is_uploaded_from_disk(client, registry, tmp_path):
     (tmp_path / "blob").write_bytes(DATA)
     push(client, registry, file_source(tmp_path / "blob", BLOB.digest, BLOB.size))
 

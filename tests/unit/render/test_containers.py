@@ -50,12 +50,12 @@ def schema(name: str) -> Any:
 
 
 def expanded(text: str) -> str:
-    """An argument after Kubernetes' expansion without variables: $$ is $, $(NAME) is unchanged."""
+    """An argument as Kubernetes expands it: $$ becomes $, and $(NAME) is unchanged."""
     return re.sub(r"\$(\$|\([^)]*\))", lambda match: "$" if match[1] == "$" else match[0], text)
 
 
 def interpolated(text: str) -> str:
-    """A value after Compose's interpolation, in which no variable may be left."""
+    """A value as Compose interpolates it; no variable may be left."""
     assert not re.search(r"\$(?!\$)", text.replace("$$", "")), text
     return text.replace("$$", "$")
 

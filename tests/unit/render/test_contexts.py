@@ -70,7 +70,7 @@ def test_second_run_changes_no_files(sample):
     assert sample.put().made == 0
 
 
-def test_wheels_of_other_lock_are_removed(sample):
+def test_wheels_of_another_lock_are_removed(sample):
     sample.put()
     summary = sample.put(sample.of(*sample.wheels[:1]))
     assert (summary.files, sample.names()) == (1, [sample.wheels[0].file])
@@ -85,7 +85,7 @@ def test_other_file_with_the_name_of_a_wheel_is_replaced(sample):
     assert place.stat().st_size == sample.wheels[0].size
 
 
-def test_wheels_are_copied_once_on_other_disk(sample, monkeypatch):
+def test_wheels_are_copied_once_on_another_disk(sample, monkeypatch):
     def _refuse(*_: object, **__: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 

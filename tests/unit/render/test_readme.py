@@ -23,7 +23,7 @@ FRAMEWORKS = tuple(samples.wheel(name) for name in ("ray", "trl", "verl", "vllm"
 
 
 def text(lock: Lock, images: Path, **changes: object) -> str:
-    """The README for `lock`, whose row has these fields."""
+    """The README for `lock` with a row that has the given fields."""
     matrix = samples.matrix(user_packages=True, **changes)
     return readme(lock, matrix.targets["small"], images)
 

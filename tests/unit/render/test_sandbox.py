@@ -221,7 +221,7 @@ def test_a_text_without_a_filter_is_refused_unless_it_is_a_plain_word(
         rendered(tmp_path, f"\n{text}\n")
 
 
-def test_templates_that_differ_are_project_templates(tmp_path: Path) -> None:
+def test_templates_that_differ_from_the_packaged_ones_are_project_templates(tmp_path: Path) -> None:
     folder = tmp_path / "templates/slurm"
     folder.mkdir(parents=True)
     (folder / "single.j2").write_bytes((templates.DATA / "slurm/single.j2").read_bytes())

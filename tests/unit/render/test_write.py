@@ -139,7 +139,7 @@ def _needing(*wheels: Wheel) -> Lock:
 
 
 def test_build_uses_wheels_of_each_architecture():
-    """The torch that a build imports was locked for the machine of the build: x86_64."""
+    """A build imports the torch that was locked for its machine, which is x86_64."""
     other = "torch-2.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     torch = msgspec.structs.replace(samples.wheel("torch", "2.6.0"), file=other, sha256="c" * 64)
     lock = _needing(torch, samples.wheel("setuptools", "80.9.0"))
@@ -155,7 +155,7 @@ def test_build_uses_wheels_of_each_architecture():
     assert [line.plain.partition("=")[0] for line in needs] == ["setuptools"]  # torch is there
 
 
-def test_wheel_of_other_architecture_is_refused():
+def test_wheel_of_another_architecture_is_refused():
     file = "ninja-1.11-py3-none-manylinux_2_12_x86_64.manylinux2010_x86_64.whl"
     lock = _needing(msgspec.structs.replace(samples.wheel("ninja", "1.11"), file=file))
     assert online.build_files(lock, [Arch.X86_64])
@@ -244,7 +244,7 @@ def test_bake_names_have_no_dots_and_contexts_have_digests():
 
 
 def by_address() -> Lock:
-    """The sample's lock with its built wheel from a git repository, and a wheel by URL."""
+    """The sample lock with a wheel built from a git repository and a wheel by URL."""
     lock = render_sample.lock()
     arch = {
         name: msgspec.structs.replace(
@@ -403,7 +403,7 @@ def test_old_dockerfile_is_removed_if_new_lock_has_none(tmp_path):
 
 
 def test_dockerfile_for_a_lock_without_uv_is_refused(tmp_path):
-    """The case of `imgbuild lock` in a project whose images have no uv."""
+    """`imgbuild lock` reports this in a project whose images have no uv."""
     lock = samples.lock()
     with pytest.raises(InputError, match="uv"):
         dockerfile(lock, render_sample.digests_of(lock), samples.matrix())

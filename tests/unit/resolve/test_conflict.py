@@ -79,7 +79,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def ask(site, tmp_path):
-    """Facts of the small index for requests, as (package, specifier) pairs."""
+    """A function that returns the facts for requests given as (package, specifier) pairs."""
     http, store = Http(attempts=1), Store.open(tmp_path / "cache")
 
     def make(*requests, arch=Arch.X86_64, learned=()):
@@ -131,7 +131,7 @@ def test_compatible_requests_have_no_conflict(ask):
     assert (str(torch.version), torch.cuda) == ("2.6.0", "12.4")
 
 
-def test_version_with_torch_of_other_cuda_is_a_conflict(ask):
+def test_version_with_torch_of_another_cuda_release_is_a_conflict(ask):
     facts, demands = ask(("vllm", "==1.0"))
     requirement_conflict = refused(facts, demands, "12.4")
     assert requirement_conflict.reasons == (
@@ -194,7 +194,7 @@ def test_learned_constraints_are_reported_with_their_evidence(ask):
     )
 
 
-def test_nearest_package_set_is_checked_and_learned_from(ask):
+def test_constraints_are_learned_from_the_nearest_package_set(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
     checked = []
 
@@ -222,7 +222,7 @@ def test_missing_torch_for_the_cuda_release_is_explained(ask):
     assert text == "torch 2.11.0 and dict 0.8, with torch 2.11.0 for CUDA 13.0"
 
 
-def test_a_package_set_with_several_changes_is_checked_and_learned_from(ask):
+def test_constraints_are_learned_from_a_package_set_with_several_changes(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
     checked = []
 
@@ -242,7 +242,7 @@ def test_a_package_set_with_several_changes_is_checked_and_learned_from(ask):
     assert near(facts, demands, "12.4", against("0.8", "0.9")) == ()
 
 
-def test_incompatible_code_is_not_retried_with_other_cuda(ask):
+def test_incompatible_code_is_not_retried_with_another_cuda_release(ask):
     facts, demands = ask(("vllm", "==1.0"), ("trl", "==1.2"))
     plain = near(facts, demands, "12.4")
     assert plain[-1] == "CUDA 13.0 instead of 12.4, with torch 2.11.0 for CUDA 13.0"
@@ -383,7 +383,7 @@ def test_a_requested_package_a_year_behind_the_others_is_outdated(ask):
     assert outdated(facts, demands, versions) == ()
 
 
-def test_other_package_is_outdated_without_explanation(ask):
+def test_package_outdated_because_of_a_dependent_is_reported(ask):
     facts, demands = ask(("vllm", "==0.8"))
     versions = {"vllm": "0.8", "dict": "0.1", "rl": "0.4", "torch": "2.6.0"}
     (outdated_package,) = outdated(facts, demands, versions)  # rl 0.9 requires another vllm

@@ -92,7 +92,7 @@ def test_project_and_excluded_packages_are_not_required() -> None:
     assert set(joined(*lines, packages=(package,), excluded=(excluded,))) == {"peft"}
 
 
-def test_cuda_of_other_platform_is_ignored() -> None:
+def test_cuda_release_of_another_platform_is_ignored() -> None:
     arm = "platform_machine == 'aarch64'"
     names = (
         DeclaredName(name="12.8", place=Place("a")),

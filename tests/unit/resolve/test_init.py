@@ -165,7 +165,7 @@ def test_existing_files_are_not_replaced(tmp_path: Path) -> None:
 
     with pytest.raises(InputError):
         _begin(RequestedPackage(package="torch", spec="==2.7.0"))
-    assert not (tmp_path / "ours/.imgbuild").exists(), "what was refused leaves nothing"
+    assert not (tmp_path / "ours/.imgbuild").exists(), "a refused copy must leave no files"
     (tmp_path / "ours/.imgbuild/published/small").mkdir(parents=True)
     with pytest.raises(InputError, match=r"ours/\.imgbuild/published/small already exists"):
         _begin()
@@ -175,7 +175,7 @@ def test_existing_files_are_not_replaced(tmp_path: Path) -> None:
         _begin()
     path.unlink()
     _begin()
-    assert path.exists(), "the copy is the same"
+    assert path.exists(), "the copy must be identical"
 
 
 def test_unreadable_copy_does_not_replace_the_existing_copy(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_files_beside_the_matrix_are_written_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lock", ["../other", "/tmp/other", "published/../../other"])
 def test_a_copy_outside_of_the_repository_is_refused(tmp_path: Path, lock: str) -> None:
-    """`init --refresh` in a checkout would write there."""
+    """Otherwise, `init --refresh` would write outside of the checkout."""
     extended.publish(tmp_path / "project/images/small", extended.published())
     text = extended.MATRIX.replace("published/small", lock)
     path = extended.repository(tmp_path / "ours", text)

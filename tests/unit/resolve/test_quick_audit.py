@@ -35,7 +35,7 @@ ASKING = {"vllm/__init__.py": "", "vllm/use.py": CALLS}
 
 
 def index() -> LocalIndex:
-    """Four releases of vllm, of which the middle two make the calls; two of transformers."""
+    """An index of four releases of vllm, two of which make the calls, and two of transformers."""
     local_index = LocalIndex()
     release_index.publish(local_index, "transformers", {"1.0": {**OTHER, CONFIGS: BEFORE}})
     release_index.publish(local_index, "transformers", {"2.0": {**OTHER, CONFIGS: AFTER}})

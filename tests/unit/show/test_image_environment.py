@@ -40,7 +40,7 @@ def of(environment: Environment, name: str) -> image_environment.Setting:
 
 
 def dictionary(path: Path, function: str) -> dict[str, object]:
-    """Keys of the dictionaries in a Python file's `function`, and their values if known."""
+    """The keys and known values of dictionaries in the `function` of a Python file."""
     tree = ast.parse(path.read_text("utf-8"))
     (body,) = [
         node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function
@@ -257,7 +257,7 @@ def test_a_sif_sets_the_variables_of_the_table() -> None:
 
 
 def set_by(script: Path) -> Iterator[tuple[str, str]]:
-    """Variables that a job script sets in the image, with the values as written in it."""
+    """The variables that a job script sets in the image, with the values as written."""
     text = re.sub(r"^ *#.*$", "", script.read_text("utf-8"), flags=re.MULTILINE)
     for line in re.findall(r"\bexport (.*)$", text, re.MULTILINE):
         yield from re.findall(r"([A-Za-z_]*[A-Z_][A-Za-z_]*)=(\S*)", line)

@@ -27,7 +27,7 @@ TIME = 1750377600
 
 
 def summary(**settings: object) -> image.SifSource:
-    """An image with these settings, named as in image-spec."""
+    """An image with the given settings, named as in image-spec."""
     return image.SifSource(
         name="small",
         arch=Arch.X86_64,
@@ -126,7 +126,7 @@ def written(tmp_path, document):
     return layout.Layout(path=tmp_path, name="", top=part, images={Arch.X86_64: stored})
 
 
-def test_image_of_other_builder_is_read(tmp_path):
+def test_image_of_another_builder_is_read(tmp_path):
     image_summary = image.read(
         written(tmp_path, {"created": "2025-06-20T00:00:00.123456789Z", "config": {"Env": None}}),
         Arch.X86_64,
@@ -167,7 +167,7 @@ def test_python_variables_of_caller_are_hidden():
 
 
 def test_home_folder_is_that_of_the_caller():
-    """Apptainer mounts it, or the folder of --home; the image's own home may be read-only."""
+    """Apptainer mounts the home of the caller, because that of the image may be read-only."""
     assert "HOME" not in files.environment(summary(Env=["HOME=/root", "PATH=/bin"]))
 
 

@@ -29,7 +29,7 @@ LARGE = 300_000  # bytes: enough for a content to be passed over
 
 
 def whole(path: Path) -> list[Entry]:
-    """The members, by reading the complete layer."""
+    """The members that a complete read of the layer yields."""
     with inflated(layer_file(path)) as stream:
         return list(Reader(stream, str(path)))
 
@@ -51,7 +51,7 @@ def stored(data: bytes, *, level: int = 0) -> bytes:
 
 @pytest.fixture(name="members")
 def _members(tmp_path: Path) -> list[Member]:
-    """Spliced, packed and stored contents, large and small, in sequence."""
+    """A sequence of large and small contents that are spliced, packed and stored."""
     return [
         Member(path="d", kind=MemberKind.FOLDER, mode=0o755),
         member("d/large", placed(tmp_path, text(LARGE), deflate=True), LARGE),
@@ -87,8 +87,8 @@ def test_large_content_is_not_decompressed(members, tmp_path):
 
 
 @each_row("cut", [1 << 30, 100_000, 512, 777])
-def test_layer_of_other_tool_is_skimmed(tmp_path, cut):
-    """gzip members split at arbitrary positions of the tar, or at every byte."""
+def test_layer_of_another_tool_is_skimmed(tmp_path, cut):
+    """The tar is split into gzip members at arbitrary positions or at every byte."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:
         for name, content in (("a", text(LARGE)), ("b", b""), ("x/" * 90 + "c", noise(LARGE))):

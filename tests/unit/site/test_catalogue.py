@@ -136,7 +136,7 @@ def test_test_record_of_an_equal_image_names_the_tested_digest(made: SiteCatalog
 
 
 def with_failed_run(made: SiteCatalogue, name: str) -> SiteCatalogue:
-    """The catalogue, in which the last run of `name` on a GPU has failed."""
+    """The catalogue in which the last GPU run of `name` has failed."""
     first = FirstFailure(case="trl rloo", message="no loss <is> reported")
     chosen = target(made, name)
     image = next(each for each in chosen.page.images if any(run.gpu for run in each.runs))
@@ -176,14 +176,14 @@ def test_images_are_found_by_the_number_of_gpus(made: SiteCatalogue) -> None:
 
 
 def test_notes_are_about_the_current_build(sources: SiteSources) -> None:
-    """The page shows them next to the records of the current image."""
+    """The page shows notes next to the records of the current image."""
     earlier = re.compile(r"earlier build|(it|image) had passed|With the packages of \d{4}")
     notes = {name: each.tested for name, each in sources.matrix.targets.items()}
     assert [name for name, text in notes.items() if earlier.search(" ".join(text.split()))] == []
 
 
 def test_the_guide_of_an_image_is_on_its_page(made: SiteCatalogue) -> None:
-    """As `imgbuild show --guide` prints it: ports, caches, first commands; HTML in it is text."""
+    """The guide is the output of `imgbuild show --guide`, with HTML escaped."""
     shown = dict(pages.pages(made, HISTORY))
     page = shown["targets/cu130-verl0.9.html"].decode()
     assert "<li>Ports: 8265 Ray's dashboard and jobs, 6379 Ray's head, 8000 vllm serve." in page

@@ -85,7 +85,7 @@ def test_sbatch_options_precede_first_command(kind):
 
 
 def test_user_options_for_log_and_signal_take_precedence():
-    """Of two equal options, sbatch uses the last."""
+    """sbatch uses the last of two equal options."""
     mine = ("--output=mine.log", "--signal=B:TERM@300")
     lines = job_script(ScriptKind.RAY, allocation=with_(more=mine)).splitlines()
     for option in ("--output=", "--signal="):
@@ -421,7 +421,7 @@ def test_only_check_tests_shared_memory(tmp_path, monkeypatch, capsys):
     assert "--shared requires --job check" in done.stderr
 
 
-def test_sif_of_other_image_is_reported(tmp_path, monkeypatch, capsys):
+def test_sif_of_another_image_is_reported(tmp_path, monkeypatch, capsys):
     sample = make(tmp_path)
     sif = tmp_path / "some.sif"
     sif.write_bytes(b"hsqs")

@@ -31,7 +31,7 @@ from tests.support.smoke_records import (
 )
 
 
-def test_run_on_other_machine_is_recorded_and_shown(sample: Sample, imgbuild: Command) -> None:
+def test_run_on_another_machine_is_recorded_and_shown(sample: Sample, imgbuild: Command) -> None:
     answer_file(sample)
     done = imgbuild("smoke", "--import", "gpu.json")
     assert (done.status, done.stdout) == (0, f"{TARGET} x86_64 gpu pass\n")

@@ -176,7 +176,7 @@ def test_allowed_entry_may_be_limited_to_a_python_release(monkeypatch):
     ],
 )
 def test_missing_driver_entry_applies_to_every_locked_version(package, name, others):
-    """Each on its own: a vLLM without kernels, as in these tests, has no missing driver."""
+    """Each version is tested separately, because a vLLM without kernels has no missing driver."""
     entries = json.loads((SCRIPTS / "allowed.json").read_text())["imports"]
     mine = [each for each in entries if (each["package"], each["name"]) == (package, name)]
     locked = {

@@ -59,7 +59,7 @@ def test_folder_before_image_packages_is_a_warning(doctor, tmp_path, monkeypatch
 
 
 def test_user_packages_are_a_note(doctor, tmp_path, monkeypatch):
-    """They come after those of the image; links to the image's metadata, for uv, do not count."""
+    """User packages come after those of the image; links to the image's metadata do not count."""
     image, user = tmp_path / "image", tmp_path / "user"
     for place in (image / "a-1.dist-info", user / "a-1.dist-info", user / "emoji-2.1.dist-info"):
         place.mkdir(parents=True)
@@ -294,7 +294,7 @@ def test_hanging_check_does_not_stop_others(doctor, monkeypatch):
 
 
 def test_checks_run_concurrently(doctor, monkeypatch):
-    """Each ends when the others have begun: sequentially, the first would time out."""
+    """Each check ends when all others have begun; sequentially, the first would time out."""
     met = doctor.threading.Barrier(3)
 
     def meeting(*_: object) -> object:

@@ -21,7 +21,7 @@ GOOD = {"etc/passwd": ROOT, "etc/group": b"root:x:0:\n"}
 
 
 def layer(folder: Path, members: Mapping[str, bytes | str | None]) -> Path:
-    """A layer of files (bytes), links (text) and folders (None), in the order given."""
+    """A layer of files (bytes), links (text) and folders (None) in the given order."""
     path = folder / f"layer-{len(list(folder.iterdir()))}"
     with tarfile.open(path, "w:gz") as tar:
         for name, what in members.items():

@@ -101,7 +101,7 @@ def test_changed_data_file_changes_the_digest(copy):
 
 
 def test_data_folders_of_modules_are_found():
-    """`code_digest` searches calls of `files.data` as text; here syntax trees are read."""
+    """`code_digest` searches the text for calls of `files.data`; this test reads syntax trees."""
     seen = 0
     for name, tree in modules().items():
         assert not any(place == "imgbuild.system.files.data" for place, _ in imports(tree)), name

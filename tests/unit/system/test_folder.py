@@ -122,7 +122,7 @@ def test_hard_link_keeps_content(tmp_path):
 
 
 def test_moved_folder_is_still_written(tmp_path):
-    """The opened folder is used: a link that replaces it later has no effect."""
+    """The open folder is used, so a link that replaces it later has no effect."""
     folder, elsewhere = top(tmp_path), outside(tmp_path)
     before = state(elsewhere)
     with OpenFolder.open(folder) as opened, opened.folder("a/b") as below:
@@ -197,7 +197,7 @@ def _source(tmp_path: Path) -> Path:
 
 
 def placed(source: Path, name: str = "blob") -> Path:
-    """DATA in the folder `out`, from `source`."""
+    """Place DATA from `source` in the folder `out`."""
     out = source.with_name("out")
     with OpenFolder.open(out) as folder:
         place(folder, name, source, sha256(DATA), SILENT, prefix=".tmp-")
@@ -224,7 +224,7 @@ def test_file_writable_by_others_is_copied(source, change):
 
 @pytest.mark.parametrize("owner", [0, 65534])
 def test_file_swapped_after_check_has_no_effect(source, monkeypatch, owner):
-    """Another file under the checked name, before the link or copy is made."""
+    """Another file replaces the checked one before the link or copy is made."""
     if os.geteuid():
         pytest.skip("only root can give a file to another user")
     os.chown(source, owner, owner)
@@ -252,7 +252,7 @@ def test_file_with_wrong_hash_is_not_placed(source):
 
 
 def test_hash_of_file_writable_by_others_is_not_recorded(source):
-    """Not in this process either: a write through a mapping may leave all times unchanged."""
+    """A write through a mapping may leave all times unchanged, even in this process."""
     hashes = known_hashes.KnownHashes(None)
     source.chmod(0o666)
     while not hashes.matches(source, sha256(DATA)):

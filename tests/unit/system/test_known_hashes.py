@@ -123,7 +123,7 @@ def test_changed_file_is_rehashed(state, path, change):
 
 
 def test_change_right_after_record_is_detected(state, path):
-    """The note waits for the clock's next tick: later times differ."""
+    """The record waits for the next clock tick, so a later change has another time."""
     for number in range(20):
         path.write_bytes(GOOD)
         KnownHashes(state).note(path, sha256(GOOD))
@@ -147,7 +147,7 @@ def test_file_changed_while_read_is_not_recorded(state, path, monkeypatch):
 
 
 def test_recently_changed_file_is_not_recorded(state, path, monkeypatch, reads):
-    """With a coarse clock, two changes can have the same time."""
+    """Two changes can have the same time if the clock is coarse."""
     monkeypatch.setattr(known_hashes, "TICK_NS", 3600 * 10**9)
     for _ in range(2):
         assert KnownHashes(state).matches(path, sha256(GOOD))
@@ -180,7 +180,7 @@ def test_invalid_record_does_not_affect_others(state, path, tmp_path, reads):
     assert reads() == 0
 
 
-def test_record_waits_for_next_clock_tick(state, path, monkeypatch):
+def test_record_is_written_after_the_next_clock_tick(state, path, monkeypatch):
     monkeypatch.setattr(known_hashes, "TICK_NS", 300_000_000)
     path.write_bytes(GOOD)
     changed = path.stat().st_ctime_ns
@@ -215,7 +215,7 @@ def test_change_with_link_count_is_detected(state, path, tmp_path):
 
 @pytest.mark.parametrize("way", ["relinked", "touch"])
 def test_file_writable_by_others_is_unknown_after_link_change(state, path, way, reads):
-    """The owner can change it meanwhile and reset its mtime."""
+    """The owner can change the file meanwhile and reset its mtime."""
     path.chmod(0o666)
     settle(path)
     hashes = KnownHashes(state)
@@ -265,7 +265,7 @@ def test_file_writable_by_others_is_not_recorded(state, path, mode, reads):
         assert reads() == 1
 
 
-def test_file_of_other_user_is_not_recorded(state, path, reads):
+def test_file_of_another_user_is_not_recorded(state, path, reads):
     if os.geteuid():
         pytest.skip("only root can give a file to another user")
     os.chown(path, 4242, 4242)

@@ -15,7 +15,7 @@ from imgbuild.system.output_tail import tail_of_stderr
 
 @contextlib.contextmanager
 def _streams(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
-    """The files that are stdout and stderr of this process in this context."""
+    """Redirect stdout and stderr of this process to files."""
     saved = [os.dup(1), os.dup(2)]
     paths = (tmp_path / "out", tmp_path / "err")
     for stream, path in zip((1, 2), paths, strict=True):

@@ -24,14 +24,14 @@ NOBODY = 65534
 
 @pytest.fixture(name="memory")
 def _memory() -> Iterator[Path]:
-    """A folder in memory, where deep folders are removed fast."""
+    """A folder in memory, where deep folders are removed quickly."""
     place = Path(tempfile.mkdtemp(dir="/dev/shm"))
     yield place
     files.remove_tree(place)
 
 
 def deep(place: Path) -> Path:
-    """A folder nested too deep for its last path to be usable."""
+    """A folder nested so deeply that the path of the innermost folder is too long."""
     place.mkdir()
     descriptor = os.open(place, os.O_RDONLY)
     for _ in range(DEEP):
@@ -45,7 +45,7 @@ def deep(place: Path) -> Path:
 
 
 def open_below(place: Path) -> list[Path]:
-    """The files and folders below `place` that this process has open, also removed ones."""
+    """The open files and folders of this process below `place`, including removed ones."""
     opened = []
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # of the listing itself, or of another thread
@@ -87,7 +87,7 @@ def test_link_targets_are_not_removed(tmp_path: Path) -> None:
 
 
 def test_removal_continues_after_failure(memory: Path) -> None:
-    """As an ordinary user, folders without permissions are removed, but not those of others."""
+    """An ordinary user can remove folders without permissions, but not those of other users."""
     needs.root()
     memory.chmod(0o755)
     place = memory / "place"

@@ -83,7 +83,7 @@ def built(folder: Path) -> Path:
 
 
 def test_planted_links_are_not_followed(tmp_path):
-    """Links with the temporary names that earlier versions used."""
+    """The links have the temporary names that earlier versions used."""
     target = tmp_path / "target"
     target.write_bytes(b"mine")
     source, out = built(tmp_path), tmp_path / "out"

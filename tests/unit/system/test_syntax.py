@@ -21,7 +21,7 @@ MARKER = 'python_version >= "3.9" and extra == "all"'
 
 @pytest.fixture
 def switches():
-    """Another thread runs in each garbage collection, like one that runs a finalizer."""
+    """Switch to another thread in each garbage collection, as a finalizer may."""
     thresholds = gc.get_threshold()
 
     def pause(phase: str, _: object) -> None:
@@ -45,7 +45,7 @@ def switches():
     ],
     ids=["requirement", "source", "expression", "literal"],
 )
-def test_threads_parse_concurrently(parse, expected):
+def test_concurrent_threads_parse_correctly(parse, expected):
     def parse_both(number: int) -> object:
         return [parse() for _ in range(50)] if number % 2 else parse_literal(str(NUMBERS))
 

@@ -167,7 +167,7 @@ def test_names_of_lock_are_added_to_facts_file(tmp_path: Path) -> None:
 
 
 def test_bundled_facts_have_the_names_of_a_locked_target() -> None:
-    """Fails if the entry points changed since: then run `tools/facts.py --names`."""
+    """If this test fails after a change of entry points, run `tools/facts.py --names`."""
     lock = read_lock(Path(__file__).parents[3] / "images", "cu124-vllm")
     known = PublishedFacts(installed_facts())
     key = key_of(installed_wheels(lock.arch[Arch.X86_64]), "3.11.2", Arch.X86_64, lock.base.glibc)

@@ -28,7 +28,7 @@ def nothing_fixed(package, present, newer):
 
 @pytest.fixture
 def indexes():
-    """Indexes on this machine: their pages in JSON (PEP 691) have upload times (PEP 700)."""
+    """Indexes on this machine with upload times (PEP 700) in JSON pages (PEP 691)."""
     index = LocalIndex()
     index.wheel("trl", "1.9.2", uploaded="2026-07-28T00:00:00Z")
     index.wheel("trl", "1.15.0", uploaded="2026-10-08T00:00:00Z")

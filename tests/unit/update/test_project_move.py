@@ -48,7 +48,7 @@ indexes:
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path) -> Path:
-    """A project with two rows on `small`; its index has the versions of `index`."""
+    """A project with two rows that extend `small`, and its index."""
     index = LocalIndex()
     index.wheel("gadget", "1.0", ["numpy<2.3"])
     index.wheel("pinned", "1.0", ["numpy==2.2.6"])

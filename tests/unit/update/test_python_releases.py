@@ -36,7 +36,7 @@ def name(version: str, arch: Arch, variant: str = "install_only") -> str:
 
 
 def line(version: str, arches: tuple[Arch, ...] = tuple(Arch), **changes: object) -> bytes:
-    """A line of the list: for each architecture an archive of both types, and others."""
+    """A line of the list, with archives of several types for each architecture."""
     build = version.partition("+")[2]
     artifacts = [
         {
@@ -83,7 +83,7 @@ def _site() -> Iterator[Site]:
 def source(
     site: Site, version: str = "3.12.11+20260101", folder: str = MIRROR, **changes: object
 ) -> StandalonePython:
-    """A base's Python on both architectures, which names the list of `site`."""
+    """The Python of a base on both architectures, from the list that `site` serves."""
     archives = {arch: folder + name(version, arch) for arch in Arch}
     return msgspec.structs.replace(
         StandalonePython(

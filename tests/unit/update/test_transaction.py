@@ -44,7 +44,7 @@ FINISHED = "finished an interrupted update: row on b"
 
 
 class Killed(BaseException):
-    """The end of the process."""
+    """Raised in place of the end of the process."""
 
 
 @pytest.fixture(name="project")
@@ -66,7 +66,7 @@ def content(project: Project) -> dict[str, bytes]:
 
 
 def interrupted(project: Project, patch: pytest.MonkeyPatch, after: int) -> bool:
-    """Commit the change, interrupted before write or removal `after`; True if interrupted."""
+    """Commit the change, interrupted before step `after`; returns whether it was interrupted."""
     steps = itertools.count()
 
     def _counting(step: object) -> object:

@@ -40,7 +40,7 @@ def _expected(sample: Sample) -> Expected:
 
 
 def check(place: Place, expected: Expected, *, whole: bool = False, tag: str = BOTH):
-    """The checks that did not pass: (name, architecture) → (outcome, detail)."""
+    """The outcome and detail of each check that did not pass, by name and architecture."""
     checklist = Checklist()
     client = Client(first_wait=0.001, attempts=2)
     source = InRegistry(client, place.reference(tag))
@@ -69,7 +69,7 @@ def rewrite(place: Place, digest: str, change: Callable[[Any], None]) -> tuple[s
 
 
 def rewrite_one(place: Place, change: Callable[[Any], None]) -> None:
-    """Change the manifest for arm64 and update index and tag, as with write access."""
+    """Change the manifest for arm64, and update the index and the tag."""
     top = place.registry.tags[NAME, BOTH]
 
     def _index(document: Any) -> None:
@@ -83,12 +83,12 @@ def rewrite_one(place: Place, change: Callable[[Any], None]) -> None:
     place.registry.tags[NAME, BOTH] = rewrite(place, top, _index)[0]
 
 
-def test_pushed_image_passes(place, expected):
+def test_pushed_image_passes_verification(place, expected):
     assert set(check(place, expected)) == {("layer bytes", None)}
     assert check(place, expected, whole=True) == {}
 
 
-def test_other_image_under_tag_fails(place, expected):
+def test_another_image_under_the_tag_is_detected(place, expected):
     place.push()
     place.registry.tags[NAME, BOTH] = place.tags()[registry_project.TAGS[0]]
     failures = failed(check(place, expected))
@@ -96,7 +96,7 @@ def test_other_image_under_tag_fails(place, expected):
     assert {"image", "manifest", "config"} <= {name for name, _ in failures}
 
 
-def test_replaced_layer_fails(place, expected):
+def test_replaced_layer_is_detected(place, expected):
     def _other(document):
         document["layers"][1]["digest"] = document["layers"][0]["digest"]
         document["layers"][1]["size"] = document["layers"][0]["size"]
@@ -108,13 +108,13 @@ def test_replaced_layer_fails(place, expected):
     assert ("layers", Arch.X86_64) not in failures
 
 
-def test_additional_layer_fails(place, expected):
+def test_additional_layer_is_detected(place, expected):
     rewrite_one(place, lambda document: document["layers"].append(document["layers"][0]))
     failures = failed(check(place, expected))
     assert f"{len(expected.layers[Arch.ARM64]) + 1} layers" in failures["manifest", None]
 
 
-def test_replaced_configuration_fails(place, expected):
+def test_replaced_configuration_is_detected(place, expected):
     def _other(document):
         key = (NAME, document["config"]["digest"])
         config = json.loads(place.registry.blobs[key])
@@ -128,12 +128,12 @@ def test_replaced_configuration_fails(place, expected):
     assert {name for name, _ in failures} == {"image", "manifest", "config"}
 
 
-def test_changed_manifest_annotation_fails(place, expected):
+def test_changed_manifest_annotation_is_detected(place, expected):
     rewrite_one(place, lambda document: document.update(annotations={"a": "b"}))
     assert {name for name, _ in failed(check(place, expected))} == {"image", "manifest"}
 
 
-def test_missing_architecture_fails(place, expected):
+def test_missing_architecture_is_detected(place, expected):
     top = place.registry.tags[NAME, BOTH]
     place.registry.tags[NAME, BOTH] = rewrite(
         place, top, lambda document: document["manifests"].pop()
@@ -145,7 +145,7 @@ def _flip(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
-def test_missing_or_truncated_layer_fails(place, expected):
+def test_missing_or_truncated_layer_is_detected(place, expected):
     layer = expected.layers[Arch.ARM64][1].digest
     whole = place.registry.blobs[NAME, layer]
     place.registry.blobs[NAME, layer] = whole[:-1]
@@ -154,7 +154,7 @@ def test_missing_or_truncated_layer_fails(place, expected):
     assert "is missing" in failed(check(place, expected))["layer sizes", None]
 
 
-def test_invalid_document_fails(place, expected):
+def test_invalid_document_is_detected(place, expected):
     data = b'{"manifests": 7}'
     place.registry.manifests[NAME, named(data)] = (data, INDEX)
     place.registry.tags[NAME, BOTH] = named(data)
@@ -165,7 +165,7 @@ def test_invalid_document_fails(place, expected):
     assert "config" in failed(check(place, expected))["manifest", None]
 
 
-def test_layout_is_checked_like_registry(sample, place, expected, tmp_path):
+def test_layout_is_checked_as_a_registry_image(sample, place, expected, tmp_path):
     plan = sample.plan
     out = tmp_path / "layout"
     inputs = place.work().inputs

@@ -69,7 +69,7 @@ def test_full_image_tag_has_no_architecture():
         "small-20260230", "small-20261301", "small-20260001", "small-00000000",
     ],
 )  # fmt: skip
-def test_impossible_tag_date_fails(tag):
+def test_impossible_tag_date_is_detected(tag):
     with pytest.raises(Failed, match="date"):
         name(tag)
 
@@ -78,7 +78,7 @@ def test_impossible_tag_date_fails(tag):
     "tag",
     ["small-arm64", "small-x86_64", "small-base", "small-base-20261126", "small-arm64-20261126"],
 )
-def test_tag_of_other_image_fails(tag):
+def test_tag_of_another_image_is_detected(tag):
     with pytest.raises(Failed, match="another image"):
         name(tag)
 
@@ -96,12 +96,12 @@ def test_other_tag_names_are_not_checked(tag):
         name(tag)
 
 
-def test_image_of_other_lock_has_no_tags():
+def test_image_of_another_lock_has_no_tags():
     with pytest.raises(Unchecked, match="does not match the lock"):
         name("small", f"sha256:{'9' * 64}")
 
 
-def test_verify_expects_tags_of_push(tmp_path, monkeypatch):
+def test_verify_accepts_only_tags_that_push_sets(tmp_path, monkeypatch):
     """The tags of each push plan pass for its digest, and for no other plan's."""
     for place in registry_project.place(tmp_path, monkeypatch):
         plans = [place.plan(), place.both(), *(place.both(arch) for arch in Arch)]

@@ -85,7 +85,7 @@ def test_image_without_attachments_is_compared_with_given_lock(sample):
 # -- changed bytes
 
 
-def test_flipped_byte_in_layer_fails(sample):
+def test_flipped_byte_in_layer_is_detected(sample):
     layer = sample.target_digests.arch[ARM].layers[1].digest
     sample.flip_blob(sample.place.registry.blobs[NAME, layer])
     place = InRegistry(Client(first_wait=0.001, attempts=2), sample.place.reference(BOTH))
@@ -96,7 +96,7 @@ def test_flipped_byte_in_layer_fails(sample):
     assert layer in failed.detail
 
 
-def test_flipped_byte_in_configuration_fails(sample):
+def test_flipped_byte_in_configuration_is_detected(sample):
     digest = sample.target_digests.arch[ARM].config
     sample.flip_blob(sample.place.registry.blobs[NAME, digest])
     failures = sample.failed()
@@ -104,7 +104,7 @@ def test_flipped_byte_in_configuration_fails(sample):
     assert digest in failures["manifest"]
 
 
-def test_flipped_byte_in_manifest_fails(sample):
+def test_flipped_byte_in_manifest_is_detected(sample):
     data, kind = sample.place.registry.manifests[NAME, sample.arm.digest]
     flipped = data.replace(b'"schemaVersion":2', b'"schemaVersion":3')
     sample.place.registry.manifests[NAME, sample.arm.digest] = (flipped, kind)
@@ -120,26 +120,26 @@ def test_flipped_byte_in_manifest_fails(sample):
         (spdx.MEDIA_TYPE, "sbom.spdx.json", "SBOM SPDX arm64"),
     ],
 )
-def test_flipped_byte_in_sbom_fails(sample, kind, name, check):
+def test_flipped_byte_in_sbom_is_detected(sample, kind, name, check):
     sample.flip(sample.arm, kind, name)
     assert set(sample.failed()) == {check}
     assert set(sample.failed(key=None)) == {check}
 
 
-def test_flipped_byte_in_provenance_fails(sample):
+def test_flipped_byte_in_provenance_is_detected(sample):
     sample.flip(sample.top, in_toto.PAYLOAD_TYPE, "provenance.json")
     assert set(sample.failed(key=None)) == {"provenance"}
     assert "provenance" in sample.failed()
 
 
 @pytest.mark.parametrize("name", ["lock.json", "digests.json", "packages.json", "sources.json"])
-def test_flipped_byte_in_lock_fails(sample, name):
+def test_flipped_byte_in_lock_is_detected(sample, name):
     sample.flip(sample.top, bundle.ARTIFACT_TYPE, name)
     assert set(sample.failed()) == {"lock", *OF_A_LOCK}
     assert set(sample.failed(key=None)) == {"lock"}
 
 
-def test_flipped_byte_in_signature_fails(sample):
+def test_flipped_byte_in_signature_is_detected(sample):
     for data in list(sample.place.registry.blobs.values()):
         if b'"verificationMaterial"' in data and _about(data) == (sample.top.digest,):
             sample.flip_blob(data)
@@ -173,7 +173,7 @@ def test_rewritten_signature_matches_no_key(sample):
     assert "refers to the key" in sample.failed()["signature"]
 
 
-def test_rewritten_sbom_fails(sample):
+def test_rewritten_sbom_is_detected(sample):
     (artifact,) = sample.artifacts(sample.arm, cyclonedx.MEDIA_TYPE)
     data = artifact.files["sbom.cdx.json"].data
     other = data.replace(b'"torch"', b'"t0rch"')
@@ -213,7 +213,7 @@ def test_changed_package_metadata_passes_for_same_image(sample, monkeypatch):
         place.unlink() if before is None else place.write_bytes(before)
 
 
-def test_sbom_of_other_imgbuild_version_is_trusted_by_signature(sample):
+def test_sbom_of_another_imgbuild_version_is_trusted_by_signature(sample):
     sample.unsign(sample.arm, kinds=(in_toto.CYCLONEDX,))
     data = b'{"bomFormat": "CycloneDX", "specVersion": "1.4"}'
     sample.replace(sample.arm, cyclonedx.MEDIA_TYPE, {"sbom.cdx.json": data})
@@ -226,8 +226,8 @@ def test_sbom_of_other_imgbuild_version_is_trusted_by_signature(sample):
     assert set(sample.failed(key=None)) == {"SBOM CycloneDX arm64"}
 
 
-def test_payload_signed_with_other_type_is_not_a_statement(sample):
-    """The same bytes and key, in an envelope of another type."""
+def test_payload_signed_with_another_type_is_not_a_statement(sample):
+    """The envelope has another type but the same bytes and key."""
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     payload = forms.about_image(sample.top.digest)
     bare = statements.Envelope(payload=payload, payload_type="text/plain", signatures=())
@@ -239,7 +239,7 @@ def test_payload_signed_with_other_type_is_not_a_statement(sample):
     assert sample.failed()["signature"] == "it is not signed"
 
 
-def test_sbom_of_other_architecture_fails(sample):
+def test_sbom_of_another_architecture_is_detected(sample):
     other = attachments.subjects(sample.lock, sample.target_digests, tuple(Arch))[2]
     (artifact,) = sample.artifacts(other, spdx.MEDIA_TYPE)
     sample.replace(
@@ -260,14 +260,14 @@ def _statement(sample: Sample, **changed: Any) -> bytes:
     return statement
 
 
-def test_provenance_of_other_lock_is_refused(sample):
+def test_provenance_of_another_lock_is_refused(sample):
     sample.restore(sample.unsigned)
     other = _statement(sample, lock="0" * 64)
     sample.replace(sample.top, in_toto.PAYLOAD_TYPE, {"provenance.json": other})
     assert f"refers to the lock {'0' * 64}" in sample.failed(key=None)["provenance"]
 
 
-def test_signed_provenance_of_other_image_is_refused(sample):
+def test_signed_provenance_of_another_image_is_refused(sample):
     place = sample.place
     place.push()
     lock, target_digests = place.sample.lock, place.sample.target_digests
@@ -323,7 +323,7 @@ def test_older_lock_of_target_is_refused(sample):
 
 
 def test_unsigned_other_lock_of_image_is_refused(sample):
-    """Contents outside of the image's digest are covered by the signed provenance."""
+    """The signed provenance covers contents outside of the image's digest."""
     other = msgspec.structs.replace(sample.lock, requirements={"torch": "==9"})
     target_digests = image_digests.digests_of(
         other, image_digests.layer_records(sample.target_digests)
@@ -337,7 +337,7 @@ def test_unsigned_other_lock_of_image_is_refused(sample):
 
 
 def test_wrong_lock_does_not_hide_correct_one(sample):
-    """Attached with write access: a lock of another image, and an unsigned one of this image."""
+    """Two other locks are attached: one of another image, and an unsigned one of this image."""
     settings = msgspec.structs.replace(sample.lock.settings, labels={})
     for changed in ({"settings": settings}, {"requirements": {"torch": "==9"}}):
         lock = msgspec.structs.replace(sample.lock, **changed)
@@ -375,7 +375,7 @@ def test_signature_by_another_key_is_refused(sample):
     assert sample.verify() == {}
 
 
-def test_signature_of_other_image_is_refused(sample):
+def test_signature_of_another_image_is_refused(sample):
     place = sample.place
     place.push()
     other = place.plan().top

@@ -126,7 +126,7 @@ def test_zip64_with_many_members_is_read(tmp_path: Path) -> None:
 
 
 def test_streamed_zip64_is_read(tmp_path: Path) -> None:
-    """Output of Python's zipfile, forced to zip64 and to a stream that cannot seek."""
+    """The wheel is written by Python's zipfile to a stream that cannot seek, with zip64."""
 
     class Sink:
         def __init__(self) -> None:
@@ -248,7 +248,7 @@ def test_inconsistent_headers_are_refused(tmp_path: Path, entry: Entry, word: st
 
 
 def test_overlapping_members_are_refused(tmp_path: Path) -> None:
-    """Two entries share one local header, as in zip bombs that reuse a block of data."""
+    """Two entries share one local header, as zip bombs do to reuse data."""
     again = Entry(name=b"b", data=TEXT, start=0, absent=True)
     refused(forge(tmp_path, entries(Entry(name=b"a", data=TEXT), again)), "'b'", "overlaps")
     inner = Entry(name=b"b", data=b"y", method=0)

@@ -29,7 +29,7 @@ def content(member: Member) -> bytes:
 
 
 def installed(path: Path, *omit: str) -> dict[str, Member]:
-    """Path → member, for Python 3.11 in /opt/venv."""
+    """The installed members by path, for Python 3.11 in /opt/venv."""
     members = install.installed(path, prefix="/opt/venv", python="3.11", omit=frozenset(omit))
     assert [item.path for item in members] == sorted((m.path for m in members), key=str.encode)
     assert all(item.kind is MemberKind.FILE for item in members)

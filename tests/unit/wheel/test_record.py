@@ -45,7 +45,7 @@ def test_weak_digests_are_ignored() -> None:
 
 
 def test_record_digest_matches_specification() -> None:
-    """SHA-256 of empty content, as in RECORD files of other tools."""
+    """The expected value is the SHA-256 of empty content in RECORD files of other tools."""
     assert digest([]) == "sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU"
     assert digest([b"a", b"bc"]) == digest([b"abc"])
 

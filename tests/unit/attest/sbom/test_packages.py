@@ -78,7 +78,7 @@ def test_deb_metadata_has_licence_source_and_relations(store: Store, tmp_path: P
         ("./usr/share/doc/tool/copyright", "../tool-base/copyright"),
     ],
 )
-def test_deb_uses_copyright_file_of_other_package(
+def test_deb_uses_copyright_file_of_another_package(
     store: Store, tmp_path: Path, path: str, leads: str
 ):
     deb = debs.make(tmp_path / "tool.deb", "tool", [debs.symlink(path, leads)])
@@ -143,7 +143,7 @@ def test_files_of_committed_locks_are_recorded_with_requirements():
         lacking = [
             item.file for item in files if not lock_packages.get(item.sha256, absent).is_current
         ]
-        assert lacking == [], f"imgbuild lock {name} records them"
+        assert lacking == [], f"run `imgbuild lock {name}` to record them"
 
 
 def test_no_file_is_written_without_records(store: Store, tmp_path: Path):

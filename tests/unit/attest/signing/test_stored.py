@@ -74,7 +74,7 @@ def put_collection(registry, tag, manifest, *contents):
 
 
 def put_older(registry, manifest=None):
-    """The signature of the image OLDER by the key in tests/data/signing; returns that key."""
+    """Store the signature of the image OLDER in tests/data/signing; returns its key."""
     data = (DATA / "collection.json").read_bytes() if manifest is None else manifest
     put_collection(registry, TAG, data, (DATA / "claim.json").read_bytes())
     return keys.load_private(DATA / "cosign.key", lambda _: b"pw").public
@@ -122,7 +122,7 @@ def test_lost_signature_is_signed_again(registry, key):
 
 
 def test_other_referrers_are_not_reported_as_damaged(registry, key):
-    """An index with a subject, and a deleted manifest that is still listed."""
+    """The other referrers are an index with a subject and a listed manifest that was deleted."""
     sign(registry, key)
     client, repository = Client(first_wait=0.001), registry.repository(NAME)
     about = {"mediaType": MANIFEST, "digest": named(IMAGE), "size": len(IMAGE)}
@@ -192,7 +192,7 @@ def test_cosign_2_signature_and_statements_are_read(registry):
 
 
 def test_cosign_2_signature_with_flipped_byte_matches_no_key(registry):
-    """A collection's signature is in its manifest, which a registry may rewrite."""
+    """The signature of a collection is in its manifest, which a registry may rewrite."""
     manifest = json.loads((DATA / "collection.json").read_bytes())
     notes = manifest["layers"][0]["annotations"]
     text = notes[forms.SIGNATURE_NOTE]

@@ -36,7 +36,7 @@ def section(elf: ELFFile, form: type) -> Any:
 
 
 def oracle(path: Path) -> tuple[list[str], set[str], set[bytes], dict[str, set[str]]]:
-    """Needed libraries, undefined and defined symbols, and versions, read with pyelftools."""
+    """The libraries, symbols and versions that pyelftools reads."""
     with path.open("rb") as file:
         elf = ELFFile(file)
         needed = [tag.needed for tag in section(elf, DynamicSection).iter_tags("DT_NEEDED")]
@@ -148,7 +148,7 @@ def test_corrupt_header_bytes_raise_no_error() -> None:
 
 
 def entry(kind: int, arch: int, *, flags: int = 0x11, ptx: tuple[int, int] = (8, 4)) -> bytes:
-    """An entry of a fat binary: kind 1 is PTX, 2 machine code."""
+    """An entry of a fat binary, in which kind 1 is PTX and kind 2 machine code."""
     payload = bytes(24)
     major, minor = ptx
     head = struct.pack("<HHIQIIHHI", kind, 0x101, 64, len(payload), 0, 0, minor, major, arch)
@@ -161,7 +161,7 @@ def fatbin(*entries: bytes) -> bytes:
 
 
 def with_code(*parts: bytes) -> bytes:
-    """A real library with GPU code in its middle, outside of its sections."""
+    """A real library with GPU code between its sections."""
     data = REAL[0].read_bytes()
     return data + b"".join(parts)
 

@@ -21,7 +21,7 @@ FACTS = read_elf(lambda: iter([DATA]), "a.so")
 
 
 def places() -> dict[str, tuple[int, Section]]:
-    """Section → the offset of its header, and the header's fields."""
+    """The header of each section with its offset."""
     headers = {}
     with SMALL.open("rb") as file:
         elf = ELFFile(file)
@@ -44,7 +44,7 @@ def read(data: bytes, end_size: int = 1 << 20, step: int = 1 << 16) -> ElfFacts 
 
 
 def changed(offset: int, form: str, *values: int, data: bytes = DATA) -> bytes:
-    """The library with numbers replaced at an offset."""
+    """The library in which numbers at an offset are replaced."""
     patch = struct.pack(form, *values)
     return data[:offset] + patch + data[offset + len(patch) :]
 
@@ -68,7 +68,7 @@ def test_unterminated_string_table_has_no_facts(keep: int) -> None:
 
 
 def test_string_offset_beyond_table_has_no_facts() -> None:
-    """Change the first non-empty symbol and the first needed library."""
+    """The offsets of a symbol and of a needed library are changed."""
     symbol = PLACES[".dynsym"][1].offset + 24
     dynamic = PLACES[".dynamic"][1].offset
     assert read(changed(symbol, "<I", 0xFFFFFFFF)) is None
@@ -76,7 +76,7 @@ def test_string_offset_beyond_table_has_no_facts() -> None:
 
 
 def test_verneed_count_larger_than_file_has_no_facts() -> None:
-    """The entries link to themselves, with a count of four billion."""
+    """The entries link to themselves and have a count of four billion."""
     header, needs = PLACES[".gnu.version_r"]
     endless = changed(header + 44, "<I", 0xFFFFFFFF)  # sh_info: how many entries
     endless = changed(needs.offset + 12, "<I", 0, data=endless)  # vn_next
@@ -91,7 +91,7 @@ def test_verdef_count_larger_than_file_has_no_facts() -> None:
 
 
 def test_version_table_at_symbol_table_address_is_ignored() -> None:
-    """The version table is at the address of the symbols, which are read as before."""
+    """The symbols at the address of the version table are still read."""
     header, _ = PLACES[".gnu.version"]
     other = changed(header + 24, "<QQ", PLACES[".dynsym"][1].offset, 8)
     facts = read(other)

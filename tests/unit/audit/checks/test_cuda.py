@@ -16,7 +16,7 @@ from tests.support.shared_objects import SharedObjects, library, module
 
 
 def subjects(findings: Sequence[Finding]) -> list[tuple[str, str]]:
-    """Package and subject of each finding."""
+    """The package and subject of each finding."""
     assert all(
         finding.evidence and finding.evidence.relation is Relation.CUDA for finding in findings
     )
@@ -136,7 +136,7 @@ def test_cpu_build_of_torch_is_an_error() -> None:
         ("13.0", "nvidia_cutlass_dsl", "4.5.2", False),
     ],
 )
-def test_components_of_other_cuda_release_are_reported(
+def test_components_of_another_cuda_release_are_reported(
     cuda: str, package: str, version: str, broken: bool
 ) -> None:
     findings = cudas.check(wheels(**{package: version}), cuda)
@@ -147,7 +147,7 @@ def test_components_of_other_cuda_release_are_reported(
 @pytest.mark.parametrize(
     ("beside", "severity"), [({}, "warning"), ({"nvidia-cuda-nvcc 13.0.88": []}, "error")]
 )
-def test_headers_of_other_release_are_reported_only_with_compiler(
+def test_headers_of_another_release_are_reported_only_with_compiler(
     beside: dict[str, list[ElfFacts]], severity: str
 ) -> None:
     package_set = SharedObjects(
@@ -176,7 +176,7 @@ def test_cuda_metapackage_determines_component_versions() -> None:
 
 
 def code(*archs: str) -> tuple[GpuCode, ...]:
-    """GPU code as "sm_90", "compute_90:8.4", "sm_90a*3" (three units)."""
+    """Parse GPU code such as "sm_90", "compute_90:8.4" or "sm_90a*3" (three units)."""
     gpu_codes = []
     for text in archs:
         arch, _, units = text.partition("*")

@@ -126,7 +126,7 @@ def test_vendored_package_in_unimportable_folder_is_not_reported():
     assert [finding.evidence.subject for finding in findings if finding.evidence] == ["other"]
 
 
-def test_missing_namespace_part_is_not_attributed_to_other_package():
+def test_missing_namespace_part_is_not_attributed_to_another_package():
     files = {"user/__init__.py": "import space.cloud.registry\nimport space.cloud.part.gone\n"}
     parts = {"space/cloud/part/__init__.py": ""}
     package_set = SourceModules({"user 1.0": files, "lib 2.0": parts})
@@ -181,7 +181,7 @@ def part_findings(part: str, user: str):
         "import typing\nif typing.TYPE_CHECKING:\n    import fmt.parts.engine as part\n",
     ],
 )
-def test_unimportable_module_used_by_other_package_is_a_warning(part, user):
+def test_unimportable_module_used_by_another_package_is_a_warning(part, user):
     ((severity, message),) = part_findings(part, user)
     assert severity is Severity.WARNING
     assert "imports engine.tools, which engine 0.26.0 does not have" in message

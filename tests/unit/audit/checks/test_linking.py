@@ -28,7 +28,7 @@ def only(package_set: SharedObjects, *, base: bool = True) -> Finding:
 
 
 def relation(finding: Finding) -> tuple[Relation, str, str, str]:
-    """The evidence of a finding: relation, other package, subject, file."""
+    """The evidence of a finding as relation, other package, subject and file."""
     assert finding.evidence is not None
     evidence = finding.evidence
     return evidence.relation, evidence.other, evidence.subject, evidence.file
@@ -43,7 +43,7 @@ def kernels(symbol: str, **facts: object) -> SharedObjects:
 
 
 @pytest.mark.parametrize("base", [True, False])
-def test_symbol_with_other_string_abi_is_an_error(base: bool) -> None:
+def test_symbol_with_another_string_abi_is_an_error(base: bool) -> None:
     finding = only(kernels(OLD), base=base)
     assert finding.severity is Severity.ERROR
     assert relation(finding) == (Relation.SYMBOL, "torch", OLD, FILE)
@@ -299,7 +299,7 @@ def test_finding_about_linked_library_has_severity_of_its_module() -> None:
     }
 
 
-def test_optional_extension_for_other_torch_is_a_warning() -> None:
+def test_optional_extension_for_another_torch_is_a_warning() -> None:
     symbol = "_ZNK3c106SymInt16sym_ne_slow_pathERKS0_"
     asks = module("pack/_C.abi3.so", needed=("libc10.so",), undefined=(symbol,))
     guarded = {"pack/__init__.py": "try:\n    import pack._C\nexcept ImportError:\n    pass"}
@@ -314,7 +314,7 @@ def test_unselected_library_alternative_is_skipped() -> None:
     assert linking_findings(SharedObjects({"torch-c-dlpack-ext 1": files})) == []
 
 
-def test_modules_for_other_python_or_machine_are_skipped() -> None:
+def test_modules_for_another_python_or_machine_are_skipped() -> None:
     files = [
         module("vllm/_C.cpython-313-x86_64-linux-gnu.so", **LACKS),
         module("vllm/_C.abi3.so", machine="arm64", **LACKS),

@@ -58,7 +58,7 @@ def test_markers_are_evaluated_for_target(tmp_path):
     assert len(metadata_findings(tmp_path / "old", ["a==1"], requires, python="3.10")) == 1
 
 
-def test_extras_apply_if_required_by_other_package(tmp_path):
+def test_extras_apply_if_required_by_another_package(tmp_path):
     requires = {
         "a==1": ["Requires-Dist: b[fast]"],
         "b==1": ['Requires-Dist: c; extra == "fast"', 'Requires-Dist: d; extra == "slow"'],
@@ -67,7 +67,7 @@ def test_extras_apply_if_required_by_other_package(tmp_path):
     assert finding.message == 'b 1 requires c; extra == "fast", but c is not in this package set'
 
 
-def test_base_with_other_python_is_an_error(tmp_path):
+def test_base_with_another_python_is_an_error(tmp_path):
     (finding,) = metadata_findings(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.12"]})
     assert finding.message == "a 1 requires Python >=3.12, but this package set has 3.11"
     assert finding.where == "a 1 a-1.dist-info/METADATA:4"
@@ -149,7 +149,7 @@ def test_partial_package_set_may_lack_requirements(tmp_path):
     )
 
 
-def test_extra_includes_requirements_of_other_extra(tmp_path):
+def test_extra_includes_requirements_of_another_extra(tmp_path):
     messages = [
         finding.message
         for finding in metadata_findings(

@@ -20,7 +20,7 @@ GUARDED = "try:\n    from user.part import run\nexcept ImportError:\n    run = N
 
 
 def package(**sources: str) -> dict[str, audited.Files]:
-    """The package `user`, in which `user.part._C` is for Python 3.12; "__" is a slash."""
+    """The package `user` with `user.part._C` for Python 3.12; "__" in a keyword is a slash."""
     files: dict[str, str | bytes] = {f"user/part/_C.{BUILD}": b"\0"}
     files |= {"user/__init__.py": "", "user/part/__init__.py": "def run(): ...\n"}
     files |= {f"user/{name.replace('__', '/')}.py": text for name, text in sources.items()}
@@ -38,7 +38,7 @@ def severities(tmp_path, source, *entries, **more):
 
 
 def parts(init, part):
-    """A package with these user/__init__.py and user/part/__init__.py."""
+    """A package with the given user/__init__.py and user/part/__init__.py."""
     files = dict(package()["user==1.0"])
     return {"user==1.0": {**files, "user/__init__.py": init, "user/part/__init__.py": part}}
 
@@ -134,7 +134,7 @@ def test_entry_point_in_extension_module_is_reported(tmp_path, caught):
     assert severities(tmp_path, source, "user.use") == [severity]
 
 
-def test_source_file_for_this_python_is_read(tmp_path):
+def test_source_file_used_only_on_this_python_is_read(tmp_path):
     files = dict(package(use="from user.part import _C\n")["user==1.0"])
     twin: audited.Files = {**files, f"user/use.{BUILD}": b"\0"}
     (finding,) = check(audited.package_set(tmp_path, {"user==1.0": twin}), "user.use")
@@ -152,7 +152,7 @@ def test_top_level_extension_module_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["from lib import _C\n", "import lib._C\n"])
-def test_module_of_other_package_is_not_reported_as_removed(tmp_path, line):
+def test_module_of_another_package_is_not_reported_as_removed(tmp_path, line):
     packages: dict[str, audited.Files] = {
         "user==1.0": {"user/__init__.py": line},
         "lib==2.0": {"lib/__init__.py": "", f"lib/_C.{BUILD}": b"\0"},
@@ -223,7 +223,7 @@ def test_module_possibly_added_to_sys_modules_is_not_reported(tmp_path):
     assert check(audited.package_set(tmp_path, {"user==1.0": files}), "user.use") == []
 
 
-def test_module_provided_by_other_package_is_not_reported(tmp_path):
+def test_module_provided_by_another_package_is_not_reported(tmp_path):
     packages = package(use="from user.part import _C\n")
     other: dict[str, audited.Files] = {"user-parts==1.0": {"user/part/_C.abi3.so": b"\0"}}
     assert check(audited.package_set(tmp_path, {**packages, **other}), "user.use") == []

@@ -94,7 +94,7 @@ def test_decorator_raising_without_package_is_an_error():
     assert refusal_lines(DECORATED.format(fallback="chosen()")) == []
 
 
-def test_generated_code_for_other_runtime_is_an_error():
+def test_generated_code_for_another_runtime_is_an_error():
     assert refusal_lines(GENERATED, lib=RUNTIME.format(major=4)) == [
         "4 VersionError lib/runtime.py:7 lib"
     ]

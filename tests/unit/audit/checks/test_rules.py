@@ -132,7 +132,7 @@ OTHER_BUILD: audited.Files = {
 
 
 @pytest.mark.parametrize(("python", "there"), [("3.11", True), ("3.12", False), ("3.12.4", False)])
-def test_rule_about_module_applies_to_other_python(tmp_path, python, there):
+def test_rule_about_module_applies_to_another_python(tmp_path, python, there):
     sound = {**OTHER_BUILD, "a/_C.abi3.so": b"\0"}
     for number, (files, count) in enumerate(((OTHER_BUILD, there), (sound, 0))):
         package_set = audited.package_set(tmp_path / str(number), {"a==2.1": files}, python=python)

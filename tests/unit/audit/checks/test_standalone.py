@@ -57,7 +57,7 @@ def test_library_found_in_base_or_by_runpath_is_not_reported() -> None:
 
 
 def test_library_path_is_resolved_from_the_folder_of_the_file() -> None:
-    """As python-build-standalone writes it into lib/libpython3.so and its programs."""
+    """python-build-standalone writes such paths into lib/libpython3.so and its programs."""
     path = "$ORIGIN/../lib/libpython3.12.so.1.0"
     assert findings(library("lib/libpython3.so", needed=(path,))) == []
     (finding,) = findings(library("lib/other/libpython3.so", needed=(path,)))

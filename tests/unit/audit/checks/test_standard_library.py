@@ -74,7 +74,7 @@ else:
         ("from array import array\nX = array[int]\n", "3.11", Relation.SUBSCRIPT, "array.array"),
     ],
 )
-def test_names_of_other_python_are_reported(source, python, relation, subject):
+def test_names_of_another_python_are_reported(source, python, relation, subject):
     (finding,) = check(source, python=python)
     assert finding.severity is Severity.ERROR
     assert finding.evidence is not None
@@ -168,7 +168,7 @@ def test_imported_name_is_reported_at_its_import():
     assert (finding.check, finding.severity) == ("imports", Severity.NOTE)
 
 
-def test_name_assigned_by_other_module_of_package_is_not_reported():
+def test_name_assigned_by_another_module_of_the_package_is_not_reported():
     source = "import inspect\nfrom . import patch\ninspect.getargspec(print)\n"
     patch = "import inspect\nif not hasattr(inspect, 'getargspec'):\n    {}\n"
     for line in ("inspect.getargspec = len", "setattr(inspect, 'getargspec', len)"):

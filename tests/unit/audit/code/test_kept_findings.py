@@ -24,7 +24,7 @@ FILES = {
 
 
 class _Code:
-    """A folder of user code and the audit of it, which records what it checks."""
+    """A folder of user code, and an audit that records which modules it checks."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder / "code"

@@ -136,7 +136,7 @@ COMPARISONS = [
 
 
 class Version(NamedTuple):
-    """Values of sys.version_info for arbitrary Pythons."""
+    """A sys.version_info with arbitrary values."""
 
     major: int
     minor: int
@@ -146,7 +146,7 @@ class Version(NamedTuple):
 
 
 def guard_verdict(test: str, python: str) -> bool | None:
-    """The value of a condition in a package set with this Python; None if unknown."""
+    """The value of a condition in a package set with a Python version; None if unknown."""
     source = f"import sys\nif {test}:\n    import yes\nelse:\n    import no\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
     package_set = SourceModules({"m 1": {"m.py": source}}, python=python)
@@ -157,7 +157,7 @@ def guard_verdict(test: str, python: str) -> bool | None:
 
 
 def answer(test: str, micro: int) -> bool:
-    """The result of CPython 3.11 for this micro version."""
+    """The result of a condition in CPython 3.11 with the given micro version."""
     return bool(eval(test, {"sys": SimpleNamespace(version_info=Version(3, 11, micro))}))
 
 
@@ -268,7 +268,7 @@ ASKED = "    if not flag:\n        return False\n" + FOUND
         ("    return is_nvtx_available()\n", UNKNOWN, UNKNOWN),
     ],
 )
-def test_result_of_function_in_other_module_is_evaluated(body: str, present, absent) -> None:
+def test_result_of_function_in_another_module_is_evaluated(body: str, present, absent) -> None:
     defined = f"from importlib.util import find_spec\ndef is_nvtx_available(flag=0):\n{body}"
     used = (
         "import sys\nfrom lib.tools import is_nvtx_available\n"

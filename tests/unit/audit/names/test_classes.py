@@ -172,7 +172,7 @@ def test_class_of_receiver_is_found(receiver, expected):
 
 
 class Searched:
-    """The package set with text search."""
+    """A package set with text search."""
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         return MODULES.module(name)
@@ -181,7 +181,7 @@ class Searched:
         return (f"{package}.a",) if word == "of_a_subclass" else ()
 
     def read_ahead(self, package: str) -> None:
-        """Has no effect: reading is fast here."""
+        """Do nothing, because all sources are in memory."""
 
 
 @pytest.mark.parametrize(

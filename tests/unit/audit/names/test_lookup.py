@@ -57,7 +57,7 @@ PACKAGES = {"hub", "table", "pkg", "lazy", "lazy.models", "six", "named"}
 
 
 class Modules:
-    """Modules from the table above; `native` is compiled."""
+    """The modules of the table above, of which `native` is compiled."""
 
     def __init__(self) -> None:
         self.read: list[str] = []
@@ -72,7 +72,7 @@ class Modules:
 
 
 class Searched(Modules):
-    """The same modules with text search."""
+    """The modules with text search."""
 
     def mentioning(self, package: str, word: str) -> list[str]:
         return [
@@ -82,7 +82,7 @@ class Searched(Modules):
         ]
 
     def read_ahead(self, package: str) -> None:
-        """Has no effect: reading is fast here."""
+        """Do nothing, because all sources are in memory."""
 
 
 @each_row(
@@ -168,7 +168,7 @@ def test_conditional_definitions_are_ambiguous(module, ambiguous):
 
 
 def test_many_star_imports_are_searched_by_word():
-    """Only modules that contain the word, or match the name, are read."""
+    """Only modules that contain the name are read."""
     extra = {f"many.m{i}": f"__all__ = ['M{i}']\nM{i} = 1\n" for i in range(20)}
     stars = "".join(f"    from .m{i} import *\n" for i in range(20))
     loader = "    sys.modules[__name__] = _LazyModule(__name__, __file__, {})\n"

@@ -28,7 +28,7 @@ my-trl @ file:///home/me/my_trl-0.18.2%2Blocal-py3-none-any.whl#sha256=00
 
 
 def read(*texts: str) -> PinList:
-    """The pins of the files one.txt, two.txt, …, which have no folder."""
+    """The pins of files with the given texts, named one.txt, two.txt and so on."""
     names = ("one.txt", "two.txt", "three.txt")
     return read_pins(
         [RequirementText(name=name, text=text) for name, text in zip(names, texts, strict=False)],
@@ -178,12 +178,12 @@ def test_contradicting_lines_are_reported_with_both_locations(first: str, second
         assert "1.26.4" in places or "y.invalid" in places
 
 
-def test_contradiction_under_other_marker_is_ignored() -> None:
+def test_contradiction_under_another_marker_is_ignored() -> None:
     lines = 'numpy==1.26.4 ; python_version < "3.12"\nnumpy==2.0.0 ; python_version >= "3.12"\n'
     assert read(lines).versions == {"numpy": "1.26.4"}
 
 
-def test_open_requirement_is_pinned_by_other_file() -> None:
+def test_open_requirement_is_pinned_by_another_file() -> None:
     listed = read("ray[default]>=2.45\n", "ray==2.48.0\n")
     assert listed.pins == {"ray": Pin(version="2.48.0", extras=("default",))}
 

@@ -34,7 +34,7 @@ def test_relative_imports_are_made_absolute(line, package, expected):
     assert (import_fact.module, import_fact.name, import_fact.bound) == expected
 
 
-def test_import_in_function_has_its_scope():
+def test_import_in_function_has_the_scope_of_the_function():
     facts = read(
         """
         class Client:

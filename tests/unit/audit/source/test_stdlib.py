@@ -21,7 +21,7 @@ WITH_TK = ("idlelib", "tkinter", "turtle", "turtledemo")  # Debian has them in p
 
 
 def name_availability(names: dict[str, str]) -> list[tuple[str, bool]]:
-    """Each name, and whether this Python has it."""
+    """Whether this Python has each name of the table."""
     return [
         (name, SpecifierSet(spec).contains(HERE))
         for spec, listed in names.items()
@@ -30,7 +30,7 @@ def name_availability(names: dict[str, str]) -> list[tuple[str, bool]]:
 
 
 def imported(module: str) -> object | None:
-    """A module; None if it cannot be imported."""
+    """Import a module; None if it cannot be imported."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -88,7 +88,7 @@ def test_module_table_matches_running_python():
         ("3.14", {"annotationlib", "compression"}, {"imp"}),
     ],
 )
-def test_modules_of_other_python_are_known(python, there, gone):
+def test_modules_of_another_python_are_known(python, there, gone):
     assert there <= stdlib.modules(python)
     assert not gone & stdlib.modules(python)
 
