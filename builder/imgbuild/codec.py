@@ -73,9 +73,11 @@ def _flat(items: Any) -> bool:
 def decode(
     data: bytes, kind: type[T], *, file: str, what: str = "document", hint: str | None = None
 ) -> T:
-    """Decode `data` as a `kind`; InputError, with `hint`, names `file`, the key and its value.
+    """Decode `data` as a `kind`.
 
     `what` is the type of the file in the message: "lock", "test record".
+
+    Raises InputError, with `hint`, names `file`, the key and its value.
     """
     cause: Exception
     problem: Problem | None = None
@@ -143,9 +145,11 @@ def dotted(path: Sequence[str | int]) -> str:
 
 
 def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None = None) -> T:
-    """Read the file at `path` as a `kind`; InputError if it is missing or invalid.
+    """Read the file at `path` as a `kind`.
 
     `what` and `hint` as for `decode`.
+
+    Raises InputError if it is missing or invalid.
     """
     try:
         data = boundary.content(path, LIMIT)
@@ -164,8 +168,9 @@ def write_bytes(path: Path, data: bytes, *, below: Path | None = None) -> bool:
     """Write `data` to `path` by an atomic rename; False if the file already has this content.
 
     `below` is a folder above `path`, such as a project's: no link between the two is followed.
-    Without it only `path` itself may not be a link. InputError if there is one, or a pipe, a device
-    or a folder. Several processes may write at once: the last one wins. An OSError names `path`.
+    Without it only `path` itself may not be a link. Raises InputError if there is one, or a pipe, a
+    device or a folder. Several processes may write at once: the last one wins. An OSError names
+    `path`.
     """
     top = path.parent if below is None else below
     top.mkdir(parents=True, exist_ok=True)

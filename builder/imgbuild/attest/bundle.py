@@ -73,7 +73,7 @@ class LockBundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of(lock: Lock, target_digests: TargetDigests, project: Project) -> LockBundle:
-    """The bundle of `lock`; LockStale if the lock of `project` has changed."""
+    """The bundle of `lock`. Raises LockStale if the lock of `project` has changed."""
     matrix = published.load(project.matrix)
     data = {
         LOCK: lock_file.lock_path(project.images, lock.target).read_bytes(),
@@ -109,8 +109,8 @@ def parts(lock_bundle: LockBundle) -> dict[str, ArtifactFile]:
 def read(data: Mapping[str, bytes], place: str) -> LockBundle:
     """The bundle with the files `data`, read from `place`.
 
-    InputError if one is missing or cannot be read, LockStale if the digests do not match the lock,
-    IntegrityError if an added file does not match it.
+    Raises InputError if one is missing or cannot be read, LockStale if the digests do not match the
+    lock, IntegrityError if an added file does not match it.
     """
     for name in (LOCK, DIGESTS_FILE):
         if name not in data:

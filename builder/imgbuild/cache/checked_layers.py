@@ -34,8 +34,8 @@ def require(
 ) -> None:
     """Check `layer`, a file with the checked `digest`, unless recorded before.
 
-    IntegrityError if its tar does not match its diff ID. `advance` is called with the bytes of each
-    chunk.
+    Raises IntegrityError if its tar does not match its diff ID. `advance` is called with the bytes
+    of each chunk.
     """
     if not is_noted(store, digest, layer.diff_id):
         check(layer, digest, advance)
@@ -45,7 +45,7 @@ def require(
 def require_image(store: Store, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT) -> None:
     """Check the layers of the image of `layout` on `arch` that are not recorded.
 
-    IntegrityError if one is damaged or its tar does not match its diff ID.
+    Raises IntegrityError if one is damaged or its tar does not match its diff ID.
     """
     layers = zip(layout.image(arch).layers, layout.layer_files(arch), strict=True)
     unread = [

@@ -53,7 +53,7 @@ class FileRequest(msgspec.Struct, frozen=True):
     def stored(self, store: Store) -> Path | None:
         """The path of the file in `store`; None if absent.
 
-        IntegrityError if its size differs from the lock.
+        Raises IntegrityError if its size differs from the lock.
         """
         locked = self.locked
         digest = f"sha256:{locked.sha256}"
@@ -67,8 +67,8 @@ class FileRequest(msgspec.Struct, frozen=True):
 def fetch_all(requests: Sequence[FileRequest], context: Context, *, title: str) -> dict[str, Path]:
     """Download all `requests` into the store; returns the path of each by its sha256.
 
-    FetchFailed if no URL has a file, IntegrityError if a URL serves another file, WorkFailed if the
-    disk is too small, Interrupted on Ctrl-C; partial downloads are kept.
+    Raises FetchFailed if no URL has a file, IntegrityError if a URL serves another file, WorkFailed
+    if the disk is too small, Interrupted on Ctrl-C; partial downloads are kept.
     """
     have: dict[str, Path] = {}
     missing: dict[str, FileRequest] = {}
@@ -122,7 +122,7 @@ def fetch(
 def received(url: str, name: str, context: Context) -> LockedFile:
     """Download the file at `url`, whose hash is unknown, into the store under `name`.
 
-    FetchFailed if it cannot be fetched, WorkFailed if the disk is too small.
+    Raises FetchFailed if it cannot be fetched, WorkFailed if the disk is too small.
     """
     store, http = context.store, context.http
     if urlsplit(url).scheme != "file":  # a server that ignores ranges sends the complete file
@@ -155,7 +155,7 @@ def _bar(sizes: Mapping[str, int], context: Context, title: str) -> Iterator[Pro
 
 
 def check_space(missing: Mapping[Sha256, Bytes], store: Store) -> None:
-    """WorkFailed if the store's disk is too small for files with these hashes and sizes."""
+    """Raise WorkFailed if the store's disk is too small for files with these hashes and sizes."""
     rest = sum(missing.values()) - begun(store, missing)
     free = shutil.disk_usage(store.root).free
     if rest > free:
@@ -244,7 +244,7 @@ class Download:
         self._hash = hashlib.sha256()
 
     def _complete(self, request: Request) -> None:
-        """Complete the file with `request`; FetchFailed or IntegrityError if it cannot."""
+        """Complete the file with `request`. Raises FetchFailed or IntegrityError if it cannot."""
         from imgbuild.http.session import Transient
 
         tries, furthest, restarted = 0, self._size, False

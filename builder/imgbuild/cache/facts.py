@@ -17,7 +17,7 @@ SUM = 65  # bytes of the line with the checksum
 
 
 def path(root: Path, kind: str, key: str) -> Path:
-    """The file of a fact in the cache at `root`; ValueError if the kind is invalid."""
+    """The file of a fact in the cache at `root`. Raises ValueError if the kind is invalid."""
     if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", kind) is None:
         message = f"invalid kind of fact: {kind!r}"
         raise ValueError(message)

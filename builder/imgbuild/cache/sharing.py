@@ -19,7 +19,7 @@ _PART = re.compile(r"user-[0-9]+")
 def prepare(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
     """Create the cache at `root`; returns this user's folder and the shared folder, or None.
 
-    InputError if another user could modify it.
+    Raises InputError if another user could modify it.
     """
     if is_shared(root):
         folder = make_own(root, f"user-{os.geteuid()}")

@@ -81,8 +81,8 @@ class Store:
     def open(cls, root: Path | None = None, reporter: Reporter = SILENT) -> Store:
         """The cache at `root` (see `default_root`), created if missing.
 
-        InputError if it is not writable, if it has the format of another version of imgbuild, or if
-        $IMGBUILD_CACHE_SIZE is invalid.
+        Raises InputError if it is not writable, if it has the format of another version of
+        imgbuild, or if $IMGBUILD_CACHE_SIZE is invalid.
         """
         size_limit()
         store = cls(Path(root).absolute() if root is not None else default_root(), reporter)
@@ -130,7 +130,7 @@ class Store:
     def unpacked(self, digest: str, *, kind: FolderKind = "unpacked") -> Path | None:
         """The folder of a layer or root, kept until this process ends; None if missing.
 
-        InputError if another user owns it or its parent folder.
+        Raises InputError if another user owns it or its parent folder.
         """
         path = self._unpacked(digest, kind)
         self._below(path.parent, make=False)
@@ -169,7 +169,7 @@ class Store:
     def kernels(self, digest: str, *, make: bool = True) -> Path:
         """The folder for kernels that the image with this manifest compiles while it runs.
 
-        With `make` it is created, private to this user, and kept until this process ends.
+        With `make` it is created, private to this user, and kept until this process ends. Raises
         InputError if another user owns it.
         """
         path = self.root / "kernels" / digest.removeprefix("sha256:")
@@ -302,7 +302,10 @@ class Store:
         )
 
     def _require_own(self, folder: Path) -> None:
-        """Remove `folder` if other users may write to it; InputError if another user owns it."""
+        """Remove `folder` if other users may write to it.
+
+        Raises InputError if another user owns it.
+        """
         if not files.is_own(folder, hint="remove the folder, or set IMGBUILD_CACHE to another one"):
             self._reporter.warn(
                 f"{folder} is writable by other users and was removed; it will be unpacked again"

@@ -71,7 +71,7 @@ def choose(
     """The jobs of the `selected` targets; `published` is the state of the registry.
 
     A published target without a SIF gets only the job that creates it, if ci.yaml requests SIFs. A
-    target without a suitable machine is skipped with a warning; InputError if it is the only
+    target without a suitable machine is skipped with a warning. Raises InputError if it is the only
     target.
     """
     before = revisions.digests_at(project, query.revision) if query.revision else {}
@@ -109,7 +109,10 @@ def _target_jobs(
     query: JobQuery,
     there: TaggedImage | None,
 ) -> TargetJobs | SkippedTarget:
-    """The jobs of one target with the registry state `there`; InputError without a machine."""
+    """The jobs of one target with the registry state `there`.
+
+    Raises InputError without a machine.
+    """
     arches = query.tested(item)
     if target_digests is not None and there is not None and there.digest == target_digests.digest:
         lacking = [

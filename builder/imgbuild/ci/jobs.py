@@ -141,7 +141,7 @@ def jobs(
 ) -> TargetJobs:
     """The jobs of `target`, tested on `arches`; with `again`, built on a second kind of machine.
 
-    InputError if a tier needs a GPU and no machine has one.
+    Raises InputError if a tier needs a GPU and no machine has one.
     """
     maker = _Maker(target, target_digests, settings)
     image = maker.image(arches)
@@ -194,7 +194,7 @@ def _disk(target_digests: TargetDigests | None, arch: Arch) -> int:
 
 
 def with_labels(target_jobs: TargetJobs, settings: CiSettings) -> TargetJobs:
-    """`target_jobs` with the labels of suitable machines; InputError if a job has none."""
+    """`target_jobs` with the labels of suitable machines. Raises InputError if a job has none."""
     groups = {
         name: tuple(
             msgspec.structs.replace(job, runner=_runner(job, settings).labels)

@@ -65,7 +65,7 @@ def write(
 
     `drop`: an image is removed from build/ when its target is finished, unless it existed before.
 
-    InputError if a job of `names` needs a registry and none is given.
+    Raises InputError if a job of `names` needs a registry and none is given.
     """
     for job in (job for target in targets for job in target.all):
         if job.id in names and _publishes(job) and not options.registry:

@@ -67,7 +67,7 @@ class CiSettings(Strict, frozen=True):
     def gated(self, tiers: tuple[Tier, ...], *, gpu: bool = True) -> CiSettings:
         """These settings with other required tiers; unchanged if `tiers` is empty.
 
-        Without `gpu`, tiers that need a GPU are excluded. InputError if no tier is left.
+        Without `gpu`, tiers that need a GPU are excluded. Raises InputError if no tier is left.
         """
         gate = ordered(tiers or self.gate)
         gate = gate if gpu else without_gpu(gate)
@@ -106,7 +106,7 @@ class CiFile(Strict, frozen=True):
 
 
 def read(project: Project) -> CiSettings:
-    """The settings of `project`; InputError with all problems of its `ci.yaml`."""
+    """The settings of `project`. Raises InputError with all problems of its `ci.yaml`."""
     text = resources.files("imgbuild").joinpath(DEFAULTS).read_bytes()
     defaults = converted(parse(text, DEFAULTS), CiFile)
     settings = msgspec.convert(defaults, CiSettings, from_attributes=True)

@@ -36,7 +36,7 @@ class ApptainerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require() -> str:
-    """The path of `apptainer`; ToolMissing if it is not installed."""
+    """The path of `apptainer`. Raises ToolMissing if it is not installed."""
     return process.find("apptainer", remedy=REMEDY)
 
 

@@ -90,7 +90,7 @@ def engine(
 def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCommand:
     """The command line of `apptainer run`: with home, /tmp, network and /dev/shm of the host.
 
-    InputError if Apptainer cannot run as the requested user.
+    Raises InputError if Apptainer cannot run as the requested user.
     """
     # Without --no-eval, in a SIF built by Apptainer, a shell would expand the arguments.
     words = [program, "--quiet", "run", "--cleanenv", "--no-eval", f"--pwd={request.workdir}"]

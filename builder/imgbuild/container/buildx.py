@@ -54,7 +54,7 @@ CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
 def find() -> tuple[str, ...]:
     """The command of buildx, which is a plugin of docker or a separate program.
 
-    ToolMissing if it is not installed or older than `LEAST`.
+    Raises ToolMissing if it is not installed or older than `LEAST`.
     """
     for command in (("docker", "buildx"), ("docker-buildx",), ("buildx",)):
         if programs.which(command[0]) is None:
@@ -84,8 +84,8 @@ def bake(
     """Build `target` of the bake file `file` in `folder`; an interrupt cancels the build.
 
     `values` replace keys of the target. With `terminal` buildx draws its progress there. Without
-    it, an error includes the end of its output. ToolMissing if no engine responds, InputError for
-    an unknown builder, else WorkFailed.
+    it, an error includes the end of its output. Raises ToolMissing if no engine responds,
+    InputError for an unknown builder, else WorkFailed.
     """
     words = [*find(), "bake", "--progress=auto", f"--file={file}"]
     words += [f"--set={target}.{key}={value}" for key, value in values.items()]

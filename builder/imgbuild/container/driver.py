@@ -63,7 +63,7 @@ def gpus() -> int:
 def driver_files(scratch: Path) -> DriverFiles:
     """The driver of this machine, for a root folder; its links are created in the folder `scratch`.
 
-    WorkFailed if there is no driver.
+    Raises WorkFailed if there is no driver.
     """
     folder = libraries()
     if folder is None:

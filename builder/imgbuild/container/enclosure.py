@@ -313,7 +313,7 @@ def identity(path: str) -> tuple[int, int, bytes]:
 
 
 def refuse_own(path: str, interpreter: tuple[int, int, bytes]) -> None:
-    """EnclosureError if `path` resolves to the Python of the host through /proc/self/exe.
+    """Raise EnclosureError if `path` resolves to the Python of the host through /proc/self/exe.
 
     A command that opens this file could write to it when it is no longer in use (CVE-2019-5736).
     """

@@ -81,8 +81,8 @@ class _Inspected(msgspec.Struct, frozen=True, rename="pascal"):
 def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | None:
     """A running engine, or None; only `prefer` ("docker" or "podman"), if given.
 
-    Otherwise Docker is tried before podman, unless only CONTAINER_HOST is set. ToolMissing if the
-    engine of such a variable does not respond: no other engine is used instead.
+    Otherwise Docker is tried before podman, unless only CONTAINER_HOST is set. Raises ToolMissing
+    if the engine of such a variable does not respond: no other engine is used instead.
     """
     if prefer is not None:
         order: tuple[Kind, ...] = ("podman",) if prefer == "podman" else ("docker",)
@@ -109,7 +109,7 @@ def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | 
 
 
 def require(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine:
-    """A running engine, as in `find`; ToolMissing if there is none."""
+    """A running engine, as in `find`. Raises ToolMissing if there is none."""
     engine = find(prefer, reporter=reporter)
     if engine is None:
         message = f"cannot connect to {prefer}" if prefer else "no container engine found"

@@ -38,7 +38,7 @@ class EnclosureError(Exception):
 
 
 def checked(result: int, what: str) -> None:
-    """EnclosureError with the error of the last C call if `result` is not 0."""
+    """Raise EnclosureError with the error of the last C call if `result` is not 0."""
     if result != 0:
         message = f"cannot {what}: {os.strerror(ctypes.get_errno())}"
         raise EnclosureError(message)

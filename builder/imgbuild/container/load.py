@@ -28,8 +28,8 @@ def load(
 ) -> EngineImage:
     """Load the image on `arch` into an engine as `tag`, unless it exists there.
 
-    WorkFailed if the image in the engine is not that of the layout afterwards, IntegrityError if
-    the content of a layer does not match its diff ID.
+    Raises WorkFailed if the image in the engine is not that of the layout afterwards,
+    IntegrityError if the content of a layer does not match its diff ID.
     """
     stored = layout.image(arch)
     if container_engine.kind == "podman":  # Docker checks the diff IDs

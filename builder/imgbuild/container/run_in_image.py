@@ -62,7 +62,7 @@ class CommandConfig(msgspec.Struct, frozen=True):
 def running(layout: Layout, arch: Arch) -> CommandConfig:
     """Environment, entry point, command, working folder, user and labels of the image on `arch`.
 
-    IntegrityError if the configuration is invalid.
+    Raises IntegrityError if the configuration is invalid.
     """
     image = layout.image(arch)
     try:
@@ -88,7 +88,7 @@ def run_in_root(
 ) -> Result:
     """Run the command of `request` in `root`, the unpacked image with `settings`.
 
-    InputError if its user is a name.
+    Raises InputError if its user is a name.
     """
     ids = request.ids()
     if ids is None:
@@ -121,7 +121,7 @@ def choose(through: str | None, *, reporter: Reporter = SILENT) -> Engine | None
 
     `through` is "docker", "podman", "root", or None for any running engine.
 
-    ToolMissing if the selected engine does not respond.
+    Raises ToolMissing if the selected engine does not respond.
     """
     if through == "root":
         return None
@@ -171,7 +171,7 @@ def run(
 
 
 def run_sif(image: Path, request: ContainerRequest, *, capture: bool = False) -> CommandResult:
-    """Run the command of `request` in the SIF `image`; ToolMissing without Apptainer."""
+    """Run the command of `request` in the SIF `image`. Raises ToolMissing without Apptainer."""
     invocation = arguments.apptainer(request, apptainer.require(), image)
     return _run("apptainer", invocation, capture=capture)
 

@@ -59,7 +59,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     changes: Path | None = None
 
     def places(self) -> dict[str, str]:
-        """The fields of a job about the root. InputError if it is not a folder."""
+        """The fields of a job about the root. Raises InputError if it is not a folder."""
         root = self.path.resolve()
         if not root.is_dir():
             message = f"cannot use {root} as a root folder: not a folder"
@@ -129,7 +129,7 @@ def run(
     and read-only `/sys`, a new `/tmp` and `/dev/shm`, and only `env` as environment. Without
     `network` it has only a loopback.
 
-    ToolMissing if namespaces are not allowed on this machine, WorkFailed if the setup fails,
+    Raises ToolMissing if namespaces are not allowed on this machine, WorkFailed if the setup fails,
     InputError if `root`, a bind or its path in the image cannot be used.
     """
     if not command:
@@ -240,7 +240,8 @@ def spare_id() -> int | None:
     """An ID that owns nothing on this machine, for builds that root starts; None if not root.
 
     In a container with few IDs it is the ID of the user `nobody`. If a user is mapped to root and
-    there is no other ID, it is that of the user; ToolMissing if the machine's root is the only one.
+    there is no other ID, it is that of the user. Raises ToolMissing if the machine's root is the
+    only one.
     """
     if os.geteuid() != 0:
         return None
@@ -256,7 +257,7 @@ def spare_id() -> int | None:
 
 
 def _sources(binds: Sequence[Bind], *, network: bool) -> list[tuple[bool, str, str]]:
-    """The binds of a job; InputError if a source is missing."""
+    """The binds of a job. Raises InputError if a source is missing."""
     shared = [path for path in (RESOLVER, RDMA) if network and path.exists()]
     binds = (*binds, *(Bind(source=path, target=str(path)) for path in shared))
     try:

@@ -61,7 +61,7 @@ class ArgumentCheck(ctypes.Structure):
 def program() -> bytes | None:
     """The filter as BPF instructions of this architecture; None without libseccomp.
 
-    WorkFailed if libseccomp cannot create it.
+    Raises WorkFailed if libseccomp cannot create it.
     """
     try:
         library = ctypes.CDLL(LIBRARY)

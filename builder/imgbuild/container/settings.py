@@ -90,7 +90,7 @@ class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
 def settings(
     lock: Lock, arches: Sequence[Arch], image: str, digest: Digest, options: StartOptions
 ) -> ContainerSettings:
-    """The container of the image of `lock`; InputError with all problems of `options`."""
+    """The container of the image of `lock`. Raises InputError with all problems of `options`."""
     wrong = list(_problems(options))
     if wrong:
         raise InputError("\n".join(wrong), hint="for the options, run: imgbuild render --help")

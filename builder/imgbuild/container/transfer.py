@@ -51,7 +51,7 @@ class ImageTransfer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def transfer(job: ImageTransfer, reporter: Reporter) -> None:
-    """Transfer the image; WorkFailed if the engine rejects it."""
+    """Transfer the image. Raises WorkFailed if the engine rejects it."""
     with reporter.step(f"{job.title}, {_amount(job)}"):
         if not _pulled(job, reporter):
             _send(job, reporter)
@@ -182,7 +182,10 @@ class DockerApi:
 
 @contextlib.contextmanager
 def connect() -> Iterator[DockerApi]:
-    """Connect to the engine of DOCKER_HOST or the current context; ToolMissing if it fails."""
+    """Connect to the engine of DOCKER_HOST or the current context.
+
+    Raises ToolMissing if it fails.
+    """
     try:
         # An engine may send nothing for minutes while it unpacks a large image: no time limit.
         client = docker.from_env(version="auto", timeout=None, use_ssh_client=True)

@@ -28,7 +28,7 @@ FILE = "vex.openvex.json"
 
 
 def pushed(client: Client, repository: Repository, digest: Digest, target: str) -> Descriptor:
-    """The image `digest` of `target` in `repository`; InputError if it does not exist."""
+    """The image `digest` of `target` in `repository`. Raises InputError if it does not exist."""
     descriptor = client.resolve(repository.with_digest(digest))
     if descriptor is None:
         message = f"{repository} does not contain {digest}, the image of the lock of {target}"

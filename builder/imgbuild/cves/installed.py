@@ -73,10 +73,12 @@ def order_of(ecosystem: str) -> Callable[[str], Any]:
 def installed(
     lock: Lock, arch: Arch, records: Mapping[Sha256, Package]
 ) -> tuple[InstalledSource, ...]:
-    """The packages of `lock` on `arch`, sorted; InputError for a suite without a known number.
+    """The packages of `lock` on `arch`, sorted.
 
     `records` has the source packages of debs. For a deb without a record, the source package has
     the name of the deb's folder in the archive and the deb's version.
+
+    Raises InputError for a suite without a known number.
     """
     resolution = lock.arch[arch]
     files_by_source: dict[tuple[str, str, str], list[tuple[str, str]]] = {}

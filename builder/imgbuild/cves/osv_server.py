@@ -66,7 +66,7 @@ class OsvServer:
     def __init__(self, address: str | None, context: Context, now: datetime.datetime) -> None:
         """`address` defaults to $IMGBUILD_OSV, else the OSV server.
 
-        InputError if not an HTTP URL.
+        Raises InputError if not an HTTP URL.
         """
         given = address or os.environ.get(VARIABLE) or DEFAULT
         if not _is_address(given):
@@ -79,7 +79,7 @@ class OsvServer:
         self._now = now
 
     def find(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
-        """The advisories about `packages`; FetchFailed if the server does not respond."""
+        """The advisories about `packages`. Raises FetchFailed if the server does not respond."""
         answers = self._answers({package.key: package for package in packages})
         references = {
             reference.id: reference for answer in answers.values() for reference in answer.vulns

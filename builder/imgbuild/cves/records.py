@@ -160,7 +160,7 @@ def _repository(url: str) -> str:
 
 
 def decode(data: bytes, place: str, *, hint: str = REMEDY) -> OsvRecord:
-    """The record in `data` from `place`; InputError with `hint` if it is invalid."""
+    """The record in `data` from `place`. Raises InputError with `hint` if it is invalid."""
     if len(data) > LIMIT:
         message = f"{place} has more than {LIMIT} bytes"
         raise InputError(message, hint=hint)

@@ -126,9 +126,11 @@ Entries = Iterator[tuple[ReportedPackage, Iterable[OsvRecord | _Entry]]]
 
 
 def find(path: Path, packages: Sequence[InstalledSource]) -> SourceAnswer:
-    """The advisories of the report `path` about `packages`; InputError for another file format.
+    """The advisories of the report `path` about `packages`.
 
     Entries about packages outside `packages` are listed as not checked.
+
+    Raises InputError for another file format.
     """
     scanner, entries = _read(path)
     place = f"{path} ({scanner})"

@@ -81,7 +81,7 @@ def document(
 
 
 def decode(data: bytes, place: str) -> VexDocument:
-    """The document in `data` from `place`; InputError if it is invalid."""
+    """The document in `data` from `place`. Raises InputError if it is invalid."""
     return codec.decode(data, VexDocument, file=place, what="OpenVEX document")
 
 

@@ -34,7 +34,10 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def collect() -> Collected:
-    """This machine and its active environment. InputError if the environment cannot be read."""
+    """This machine and its active environment.
+
+    Raises InputError if the environment cannot be read.
+    """
     environment = open_environment(None)
     return Collected(
         host=read_host(),

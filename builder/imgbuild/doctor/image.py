@@ -59,7 +59,7 @@ class _Document(msgspec.Struct, frozen=True):
 def in_sif(
     lock: Lock, arch: Arch, image: Path, options: InspectOptions, reporter: Reporter = SILENT
 ) -> Report:
-    """Run the checks in the SIF `image`; ToolMissing without Apptainer."""
+    """Run the checks in the SIF `image`. Raises ToolMissing without Apptainer."""
     program = apptainer.require()
     words = [program, "exec", "--no-privs", "--bind", f"{runner.TESTS.resolve()}:{PLACE}:ro"]
     words += ["--nv"] if options.gpus else []
@@ -136,7 +136,7 @@ def _tar() -> Iterator[bytes]:
 
 
 def _report(lock: Lock, arch: Arch, done: process.Result, reporter: Reporter) -> Report:
-    """The findings of the script; WorkFailed if it did not run."""
+    """The findings of the script. Raises WorkFailed if it did not run."""
     try:
         document = msgspec.json.decode(done.stdout, type=_Document)
     except msgspec.DecodeError as error:

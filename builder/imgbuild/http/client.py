@@ -86,7 +86,7 @@ class Authorizer:
         return request
 
     def context(self, request: Request) -> ssl.SSLContext:
-        """The certificates for `request`; InputError for an invalid file."""
+        """The certificates for `request`. Raises InputError for an invalid file."""
         from imgbuild.http import session
 
         return session.shared_trust(os.environ)
@@ -179,7 +179,7 @@ class Http:
         return self._retrying(url, PLAIN, _read)
 
     def body(self, response: Response, limit: int, *, decode: bool = False) -> Octets:
-        """The body of a response; FetchFailed if it is longer than `limit`."""
+        """The body of a response. Raises FetchFailed if it is longer than `limit`."""
         data = bytearray()
         for chunk in self.chunks(response, decode=decode):
             data += chunk
@@ -189,7 +189,10 @@ class Http:
         return Octets(data)
 
     def part(self, url: str, start: int, length: int) -> Octets:
-        """`length` bytes at `start`, even without ranges; FetchFailed if the file is shorter."""
+        """`length` bytes at `start`, even without ranges.
+
+        Raises FetchFailed if the file is shorter.
+        """
 
         def _read(response: Response) -> bytes:
             first, _ = content_range(response.headers)
@@ -281,7 +284,7 @@ class Http:
             yield chunk
 
     def _counted(self, response: Response) -> Iterator[Octets]:
-        """The body in chunks; FetchFailed if an unannounced length exceeds the limit."""
+        """The body in chunks. Raises FetchFailed if an unannounced length exceeds the limit."""
         announced = number(response.headers.get("Content-Length", ""))
         limit = FILE_LIMIT if announced is None else LARGEST
         seen = 0

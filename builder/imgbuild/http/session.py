@@ -80,7 +80,7 @@ class Transient(Signal):
 def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
     """A TLS context that trusts the bundles in `environ`, or by default the system's bundle.
 
-    InputError for an unreadable bundle.
+    Raises InputError for an unreadable bundle.
     """
     named = [(name, environ[name]) for name in BUNDLES if environ.get(name)]
     if not named:
@@ -238,9 +238,11 @@ def _innermost(chain: list[BaseException]) -> str:
 
 
 class _Watched(io.RawIOBase):
-    """The data received on a connection. TimeoutError if the rate is too low.
+    """The data received on a connection.
 
     Only the time spent waiting for the server counts, after its first byte.
+
+    Raises TimeoutError if the rate is too low.
     """
 
     def __init__(self, source: io.RawIOBase) -> None:

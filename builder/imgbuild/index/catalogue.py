@@ -95,7 +95,10 @@ class Catalogue:
         )
 
     def offers(self, package: str) -> list[OfferedFile]:
-        """Every file of `package` that may be used. FetchFailed if its index does not respond."""
+        """Every file of `package` that may be used.
+
+        Raises FetchFailed if its index does not respond.
+        """
         if package not in self._offers:
             self._offers[package] = self._usable(package)
         return self._offers[package]

@@ -123,13 +123,13 @@ class Pages(Protocol):
     """
 
     def text(self, url: str, accept: str = "*/*") -> PageLike:
-        """The page at `url`; FetchFailed if there is none."""
+        """The page at `url`. Raises FetchFailed if there is none."""
 
 
 def fill(index: PackageIndex, *, cuda: str, torch: str | None) -> str | None:
     """An index's URL for CUDA release `cuda` ("12.4") and torch version `torch` ("2.6.0").
 
-    InputError if the URL contains a torch version and the target pins none.
+    Raises InputError if the URL contains a torch version and the target pins none.
     """
     if index.url is None:
         return None
@@ -197,7 +197,7 @@ class Indexes:
     def files(self, package: str) -> tuple[IndexFile, ...]:
         """Every file of `package` in its index, in the order of its page; empty if it has none.
 
-        FetchFailed if the index does not respond.
+        Raises FetchFailed if the index does not respond.
         """
         package = normalize(package)
         if package in self._direct:
@@ -213,7 +213,7 @@ class Indexes:
     def addresses(self, package: str, locked: LockedFile) -> list[str]:
         """The URLs of `locked` in the index of `package`: same name, and same sha256 if listed.
 
-        Empty if the index no longer has such a file; IntegrityError if it has different
+        Empty if the index no longer has such a file. Raises IntegrityError if it has different
         content under that name.
         """
         named = [file for file in self.files(package) if file.name == locked.file]
@@ -335,7 +335,7 @@ def _joined(page: str, url: str) -> str:
 
 
 def _file(**fields: object) -> IndexFile:
-    """The file from its index entry; ValidationError for a value of another type."""
+    """The file from its index entry. Raises ValidationError for a value of another type."""
     return msgspec.convert(fields, IndexFile)
 
 

@@ -189,7 +189,7 @@ class RemoteFile(io.RawIOBase):
 def metadata(file: IndexFile, http: Ranges, facts: FactStore) -> bytes:
     """METADATA of the wheel `file`.
 
-    FetchFailed if it cannot be fetched; IntegrityError if it does not match the index.
+    Raises FetchFailed if it cannot be fetched, and IntegrityError if it does not match the index.
     """
     if file.sha256 and (cached := facts.fact(FACT, file.sha256)) is not None:
         return cached

@@ -23,7 +23,7 @@ from imgbuild.wheel.tags import Tags
 def row_of(session: Session, names: Sequence[str], verb: str) -> str:
     """The row to change: the named one, or the only one of the matrix.
 
-    InputError if it extends no published target, or if the project is the catalogue.
+    Raises InputError if it extends no published target, or if the project is the catalogue.
     """
     session.project.require_writable(verb)
     if len(names) > 1:
@@ -51,7 +51,7 @@ def problems(
 ) -> list[str]:
     """Why requirements and Debian packages cannot be added to row `name`, one line each.
 
-    FetchFailed if an index or an archive does not respond.
+    Raises FetchFailed if an index or an archive does not respond.
     """
     item = project_row(session.matrix, name)
     if item is None:

@@ -67,12 +67,12 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_code(paths: Iterable[Path], *, again: bool = False, forks: Iterable[Fork] = ()) -> Code:
-    """The files at and below `paths`; InputError for a path that does not exist."""
+    """The files at and below `paths`. Raises InputError for a path that does not exist."""
     return Code(texts=find_files(paths), again=again, forks=tuple(forks))
 
 
 def read_fork(text: str, context: Context) -> Fork:
-    """The fork in `NAME=PATH` or `NAME=git+URL@REV`; InputError for other texts."""
+    """The fork in `NAME=PATH` or `NAME=git+URL@REV`. Raises InputError for other texts."""
     name, _, place = text.partition("=")
     if not name or not place:
         message = f"--replace {text}: expected NAME=PATH or NAME={FORM}"
@@ -102,7 +102,8 @@ def read_fork(text: str, context: Context) -> Fork:
 def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeReport:
     """The findings in `code` for the packages of `lock` on `arch`.
 
-    LockStale if the lock is not for `arch`; FetchFailed if the code of a package is not available.
+    Raises LockStale if the lock is not for `arch`, and FetchFailed if the code of a package is not
+    available.
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
@@ -136,7 +137,10 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
 
 
 def _forks(lock: Lock, wheels: Iterable[Wheel], code: Code) -> tuple[Fork, ...]:
-    """The forks of `code` with the versions that they replace; InputError for another package."""
+    """The forks of `code` with the versions that they replace.
+
+    Raises InputError for another package.
+    """
     versions = {wheel.package: wheel.version for wheel in wheels}
     for fork in code.forks:
         if fork.package not in versions:
@@ -272,14 +276,14 @@ class CachedPackages(PackageSet):
             return Opaque(name, "unknown")
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
-        """As in `PackageSet`; NotCachedError if sources would be searched."""
+        """As in `PackageSet`. Raises NotCachedError if sources would be searched."""
         try:
             return super().mentioning(package, word)
         except FetchFailed as error:
             raise NotCachedError(self.owner(package) or package) from error
 
     def read(self, package: str, path: str) -> bytes | None:
-        """As in `PackageSet`; NotCachedError if a file would be fetched."""
+        """As in `PackageSet`. Raises NotCachedError if a file would be fetched."""
         try:
             return super().read(package, path)
         except FetchFailed as error:
@@ -304,7 +308,7 @@ def cached_findings(
     """All findings from cached facts, and the packages whose required facts are not cached.
 
     These are imported packages, and packages with a module that a check looked up. Nothing is
-    fetched. With `only` other packages are not read. TimeoutError after `deadline`, of
+    fetched. With `only` other packages are not read. Raises TimeoutError after `deadline`, of
     `time.monotonic`.
     """
     library = Library(store, ahead=False)

@@ -77,8 +77,8 @@ def audit_target(
 ) -> Report:
     """The audit of target `name` according to its lock and the matrix's waivers.
 
-    `drop` removes wheels fetched for it from the cache; `again` ignores a cached report. LockStale
-    without a lock.
+    `drop` removes wheels fetched for it from the cache; `again` ignores a cached report. Raises
+    LockStale without a lock.
     """
     lock = lock_file.read_lock(project.images, name)
     learned = constraints.read(project.images)
@@ -95,9 +95,11 @@ def audit_lock(
     drop: bool = False,
     again: bool = False,
 ) -> Report:
-    """The audit of `lock` on `arch`; FetchFailed if a file is not available.
+    """The audit of `lock` on `arch`.
 
-    LockStale if the lock is not for `arch`.
+    Raises LockStale if the lock is not for `arch`.
+
+    Raises FetchFailed if a file is not available.
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
@@ -326,7 +328,7 @@ class LockedRanges(LookedUp):
         return self._listed(wheel)
 
     def _listed(self, wheel: Wheel) -> str:
-        """The URL of a wheel in its index; FetchFailed if it was removed."""
+        """The URL of a wheel in its index. Raises FetchFailed if it was removed."""
         indexes = self.indexes()
         if self._inputs.offline and not indexes.place(wheel.package).local:
             message = f"{wheel.file} of {self._lock.target} is not in {self._inputs.store.root}"

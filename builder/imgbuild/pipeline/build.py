@@ -31,7 +31,7 @@ def build_all(
     form: str = "oci",
     only_base: bool = False,
 ) -> list[BuiltImage]:
-    """Build each target from its lock; LockStale if one is out of date."""
+    """Build each target from its lock. Raises LockStale if one is out of date."""
     refuse_one_file(selected, output, form)
     files.require_writable(
         [session.project.below("build")] if output is None else [output], hint=files.OUTPUT_HINT
@@ -71,7 +71,7 @@ def native(item: Selected) -> Selected:
 
 
 def refuse_one_file(selected: Sequence[Selected], output: Path | None, form: str) -> None:
-    """InputError if several targets would be written to one file."""
+    """Raise InputError if several targets would be written to one file."""
     if output is not None and form != "oci" and len(selected) > 1:
         message = f"--output {output} is one file, {len(selected)} targets are selected"
         raise InputError(message, hint="select one target, or omit --output")

@@ -49,7 +49,7 @@ def fits(
 ) -> list[Fit]:
     """For each locked target of `names`, whether the code at `paths` is compatible, best first.
 
-    Nothing is fetched. NothingSelected if there is no code at `paths`.
+    Nothing is fetched. Raises NothingSelected if there is no code at `paths`.
     """
     from imgbuild.pipeline import audit_code
 

@@ -145,7 +145,7 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, request: ChoiceRequest)
 def selected(
     facts: Sequence[LockedFacts], request: ChoiceRequest, matrix: Matrix
 ) -> list[LockedFacts]:
-    """The eligible targets; NothingSelected, with the available ones, if there are none."""
+    """The eligible targets. Raises NothingSelected, with the available ones, if there are none."""
     if request.target is not None:
         named = [each for each in facts if each.target == request.target]
         if named:

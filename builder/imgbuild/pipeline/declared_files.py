@@ -90,7 +90,7 @@ def _read_files(
 
     A place is a file, a folder, or a git URL, which is cloned into `scratch`. Places outside of the
     project are read in place and listed as copies: the matrix can only refer to files in its
-    folder. InputError for a place that does not exist.
+    folder. Raises InputError for a place that does not exist.
     """
     inside: list[str] = []
     outside: list[Path] = []
@@ -142,7 +142,7 @@ def declares_anything(declared: Declared) -> bool:
 
 
 def require_read(declared: Declared) -> None:
-    """InputError if the project has only files that must be named to be read."""
+    """Raise InputError if the project has only files that must be named to be read."""
     whole = [each for each in declared.not_read if each.text == each.place.file]
     if not whole:
         return
@@ -169,7 +169,7 @@ def _without_folders(declared: Declared) -> Declared:
 def read_places(places: Sequence[str], lines: Sequence[str] = ()) -> Declared:
     """The declarations of files and folders, combined with requirement `lines`.
 
-    InputError for a place that does not exist, and for a broken file.
+    Raises InputError for a place that does not exist, and for a broken file.
     """
     paths = [expanded(place).resolve() for place in places]
     for place, path in zip(places, paths, strict=True):
@@ -239,7 +239,7 @@ def copy(files: ReadFiles, folder: Path) -> list[Path]:
 
 
 def with_added(declared: Declared, lines: Sequence[str]) -> Declared:
-    """`declared` with requirements of the command line; InputError for an invalid one."""
+    """`declared` with requirements of the command line. Raises InputError for an invalid one."""
     added = []
     for line in lines:
         try:

@@ -32,7 +32,10 @@ OUTPUT = "type=oci,tar=false,oci-mediatypes=true,compression=gzip,compression-le
 def build_all(
     session: Session, selected: Sequence[Selected], output: Path | None
 ) -> list[BuiltImage]:
-    """Build each target with Docker into a layout; LockStale if the committed files are stale."""
+    """Build each target with Docker into a layout.
+
+    Raises LockStale if the committed files are stale.
+    """
     refuse_one_file(selected, output, "oci")
     images = []
     for item in selected:
@@ -54,8 +57,8 @@ def temporary(session: Session, item: Selected, *, dated: bool = False) -> Itera
     """A layout of the image of a target, built with Docker; removed at the end.
 
     Unless `dated`, files have the time at which they were written, which saves BuildKit from
-    compressing each layer a second time. LockStale if the committed files do not match the lock,
-    InputError in the catalogue, which has no Dockerfiles.
+    compressing each layer a second time. Raises LockStale if the committed files do not match the
+    lock, InputError in the catalogue, which has no Dockerfiles.
     """
     project, target = session.project, item.name
     project.require_writable(COMMAND)

@@ -10,9 +10,11 @@ from imgbuild.system.console import console
 
 
 def open_inputs(session: Session, *, locking: bool = False) -> Inputs:
-    """The cache and its sources; InputError if a mirror setting is unreadable.
+    """The cache and its sources.
 
     A lock is created from the indexes, so that a mirror is then never the only source.
+
+    Raises InputError if a mirror setting is unreadable.
     """
     named = mirror.find(
         session.project.root, session.options.mirror, only=session.options.mirror_only

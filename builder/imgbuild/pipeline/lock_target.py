@@ -134,7 +134,7 @@ def _audited(project: Project, lock: Lock, inputs: Inputs, *, drop: bool) -> lis
 
 
 def refuse_mode(lock: Lock) -> None:
-    """InputError if an image would be labelled with kernels of a missing FlashInfer."""
+    """Raise InputError if an image would be labelled with kernels of a missing FlashInfer."""
     for arch, resolution in lock.arch.items():
         if flashinfer.contradicted(lock.flashinfer, resolution.versions):
             message = (
@@ -146,7 +146,7 @@ def refuse_mode(lock: Lock) -> None:
 
 
 def refuse_errors(target: str, reports: Iterable[Report]) -> None:
-    """AuditFailed, with every error, if one of `reports` has any."""
+    """Raise AuditFailed, with every error, if one of `reports` has any."""
     errors = [
         (report.arch, finding)
         for report in reports
@@ -165,7 +165,7 @@ def refuse_errors(target: str, reports: Iterable[Report]) -> None:
 
 
 def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
-    """FilesDisagree if two wheels of one image ship the same path with different contents."""
+    """Raise FilesDisagree if two wheels of one image ship the same path with different contents."""
     for arch in lock.arch:
         tables = inputs.file_tables(lock, plan(lock, arch).layers)
         file_conflicts = conflicts.find(tables)

@@ -22,8 +22,8 @@ from imgbuild.values import Sha256, normalize
 def read(lock: Lock, wheels: Sequence[Wheel], inputs: Inputs) -> dict[Sha256, Package]:
     """The records of `wheels` of `lock`, from the cache or the index.
 
-    FetchFailed if METADATA is not available, also offline. A wheel that would have to be built
-    first is skipped with a warning.
+    Raises FetchFailed if METADATA is not available, also offline. A wheel that would have to be
+    built first is skipped with a warning.
     """
     files = {wheel.sha256: wheel for wheel in wheels}
     records = packages.look(files.items(), inputs.store)

@@ -73,8 +73,8 @@ def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix])
     """A version for each package required by `declared`, including dependencies.
 
     URL requirements are not resolved: the version of a wheel is the one in its file name. `matrix`
-    is read if files name indexes. NoSolution if no set of versions is possible with the wheels of
-    the index.
+    is read if files name indexes. Raises NoSolution if no set of versions is possible with the
+    wheels of the index.
     """
     markers = request.machine.markers
     demands = split(declared, markers)

@@ -43,7 +43,7 @@ class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
 def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) -> RebuildOrigin:
     """The lock in the folder `text`, else the one attached to the image of that reference.
 
-    NothingSelected if there is none, IntegrityError if it belongs to another image.
+    Raises NothingSelected if there is none, IntegrityError if it belongs to another image.
     """
     folder = Path(text)
     if folder.is_dir():
@@ -131,7 +131,10 @@ def _published(reference: Reference, client: Client) -> RebuildOrigin:
 
 
 def _arches(lock_bundle: LockBundle, digest: Digest, place: str) -> tuple[Arch, ...]:
-    """The architectures of `lock_bundle` in the image `digest`; IntegrityError if there is none."""
+    """The architectures of `lock_bundle` in the image `digest`.
+
+    Raises IntegrityError if there is none.
+    """
     every = tuple(lock_bundle.lock.arch)
     for arches in (every, *((arch,) for arch in every)):
         if (

@@ -84,7 +84,7 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
 def find(session: Session, name: str, folder: Path | None) -> RunTarget:
     """The image of `name` in the layout `folder`, or in the default one; builds nothing.
 
-    An image without a current lock is used unchanged. LockStale if it is not built either.
+    An image without a current lock is used unchanged. Raises LockStale if it is not built either.
     """
     if folder is not None:
         built = built_layout(session, name, folder)
@@ -227,7 +227,7 @@ def command(
 ) -> EngineCommand:
     """The command line of the engine: by default the running one, else Docker.
 
-    InputError for a root folder, which needs more than one command.
+    Raises InputError for a root folder, which needs more than one command.
     """
     if through == "root":
         message = (

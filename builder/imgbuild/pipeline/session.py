@@ -78,10 +78,12 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     def select(
         self, patterns: Sequence[str], *, everything: bool = False, arches: Sequence[Arch] = ()
     ) -> list[Selected]:
-        """The targets that match the patterns, with their architectures; NothingSelected if none.
+        """The targets that match the patterns, with their architectures.
 
         A target without a lock that needs more than the default index is skipped with a message,
         unless it is named explicitly.
+
+        Raises NothingSelected if none.
         """
         chosen = select_in(
             self.project, self.matrix, patterns, everything=everything, arches=arches
@@ -94,9 +96,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 def open_session(
     named: Path | None, options: Options | None = None, names: Sequence[str] = ()
 ) -> Session:
-    """Find and read the matrix; InputError with all of its problems.
+    """Find and read the matrix.
 
     The matrix of the catalogue is used for `names` found only there, see `open_project`.
+
+    Raises InputError with all of its problems.
     """
     project = open_project(named, names)
     if project.writable and project.half_updated:
@@ -109,7 +113,7 @@ def open_session(
 
 
 def built_layout(session: Session, name: str, folder: Path | None) -> Layout:
-    """The layout of `name` that was built; InputError if there is none."""
+    """The layout of `name` that was built. Raises InputError if there is none."""
     place = folder or session.project.output(name)
     if not place.exists():
         message = f"{place}: {name} is not built"

@@ -63,7 +63,7 @@ def lock_all(
     """Lock each target with its digests; a failure does not stop the others.
 
     `again=False` skips current locks: an interrupted run can be resumed. The error of a single
-    target is raised unchanged. InputError if the project is read-only.
+    target is raised unchanged. Raises InputError if the project is read-only.
     """
     report_templates(session.project)
     session.project.require_writable("imgbuild lock")
@@ -164,7 +164,7 @@ def _current(session: Session, name: str) -> TargetDigests | None:
 
 
 def check_all(session: Session, selected: Iterable[Selected]) -> list[TargetDigests]:
-    """The digests of the targets; LockStale if one does not follow from the matrix."""
+    """The digests of the targets. Raises LockStale if one does not follow from the matrix."""
     return [
         current.read_current(session.project, session.matrix, item.name)[1] for item in selected
     ]
@@ -213,7 +213,7 @@ def _updates_text(
 
 
 def _refuse_impossible(name: str, inputs: Inputs) -> None:
-    """ImpossibleRequirements, with file, line and reason of each, for a row of a project.
+    """Raise ImpossibleRequirements, with file, line and reason of each, for a row of a project.
 
     Packages kept by `extends`, and those of other indexes than the default, are not looked up.
     """

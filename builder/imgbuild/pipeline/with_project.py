@@ -41,7 +41,8 @@ def build(
 ) -> list[BuiltImage]:
     """Build each target from its lock, and write its image with the project's committed files.
 
-    InputError for a target that is not a row of a project, and for a project without a commit.
+    Raises InputError for a target that is not a row of a project, and for a project without a
+    commit.
     """
     for item in selected:
         if published.project_row(session.matrix, item.name) is None:

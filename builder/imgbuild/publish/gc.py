@@ -56,7 +56,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def locked(project: Project) -> frozenset[Digest]:
-    """The digests of all images of the locks of `project`; LockStale for a stale one."""
+    """The digests of all images of the locks of `project`. Raises LockStale for a stale one."""
     digests: set[Digest] = set()
     for target in project.locked_targets():
         target_digests = image_digests.read_digests(

@@ -78,7 +78,7 @@ def listing(client: Client, places: Iterable[Repository]) -> Listing:
 
 
 def repositories(client: Client, host: str) -> list[Repository]:
-    """Every repository of a registry; InputError if it does not list them."""
+    """Every repository of a registry. Raises InputError if it does not list them."""
     try:
         return [Repository(host, name) for name in sorted(client.repositories(host))]
     except FetchFailed as error:

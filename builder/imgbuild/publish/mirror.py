@@ -137,7 +137,7 @@ def _present(
 ) -> set[Digest]:
     """The files of `everything` that exist in the registry.
 
-    IntegrityError for one of another size.
+    Raises IntegrityError for one of another size.
     """
 
     def _existing_digest(item: Input, _: Stop) -> Digest | None:

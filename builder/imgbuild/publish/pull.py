@@ -105,7 +105,7 @@ def _checked(
 ) -> dict[Digest, Path]:
     """The blobs of all layers; those missing in `near` are downloaded into the store.
 
-    IntegrityError if the content of one does not match its diff ID.
+    Raises IntegrityError if the content of one does not match its diff ID.
     """
     layers: dict[Digest, Descriptor] = {}
     diff_ids: dict[Digest, set[Digest]] = {}

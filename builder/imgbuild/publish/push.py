@@ -116,7 +116,7 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
 def plans(
     session: Session, selected: Sequence[Selected], *, date: datetime.date, only_base: bool
 ) -> list[PushPlan]:
-    """The plans of the `selected` targets; LockStale if the lock of one is out of date."""
+    """The plans of the `selected` targets. Raises LockStale if the lock of one is out of date."""
     push_plans = []
     for item in selected:
         lock, target_digests = current.read_current(session.project, session.matrix, item.name)
@@ -137,7 +137,10 @@ def work(
     key: PrivateKey | None,
     reporter: Reporter = SILENT,
 ) -> PushContext:
-    """The context of pushes to `repository`; InputError for a mount from another registry."""
+    """The context of pushes to `repository`.
+
+    Raises InputError for a mount from another registry.
+    """
     named = [parse_repository(text) for text in mounts]
     for other in named:
         if other.host != repository.host:
@@ -163,7 +166,7 @@ def survey(
 ) -> tuple[PushedBlob, ...]:
     """The existing and mountable blobs of `plan`; those in `sent` count as existing.
 
-    IntegrityError if the registry has a blob whose size differs from digests.json.
+    Raises IntegrityError if the registry has a blob whose size differs from digests.json.
     """
 
     def _row(blob: PlannedBlob, _: Stop) -> PushedBlob:
@@ -262,8 +265,8 @@ def _attach_documents(
 ) -> tuple[tuple[Digest, ...], tuple[Digest, ...]]:
     """Attach and sign the documents of the lock; returns digests of artifacts and signed manifests.
 
-    Does nothing for a base image, which is not described by a lock. LockStale if the project's lock
-    has changed.
+    Does nothing for a base image, which is not described by a lock. Raises LockStale if the
+    project's lock has changed.
     """
     if plan.only_base or not (work.attach or work.key):
         return (), ()

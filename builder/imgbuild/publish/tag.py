@@ -68,8 +68,8 @@ def put(client: Client, repository: Repository, document: Document, name: str) -
 def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag, ...]:
     """Set the tags `names` on the image `reference`, which must be complete.
 
-    InputError for an invalid tag, NotFound if there is no such image, IntegrityError if a part of
-    it is missing.
+    Raises InputError for an invalid tag, NotFound if there is no such image, IntegrityError if a
+    part of it is missing.
     """
     for name in names:
         if TAG.fullmatch(name) is None:
@@ -83,7 +83,7 @@ def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag
 
 
 def refuse_broken(client: Client, repository: Repository, top: Document) -> None:
-    """IntegrityError with the missing parts, unless the image `top` is complete."""
+    """Raise IntegrityError with the missing parts, unless the image `top` is complete."""
     manifests = [top]
     if top.media_type in LISTS:
         listed = codec.decode(top.data, Index, file=f"{repository}@{top.digest}").manifests

@@ -123,8 +123,9 @@ def find(
 ) -> list[Attached]:
     """The artifacts that refer to `subject`, of one type or of all, with their files.
 
-    InputError, IntegrityError or NotFound for one that is damaged or refers to something else; with
-    `skip_damaged`, a warning. An artifact that was removed after the registry listed it is omitted.
+    Raises InputError, IntegrityError or NotFound for one that is damaged or refers to something
+    else; with `skip_damaged`, a warning. An artifact that was removed after the registry listed it
+    is omitted.
     """
     artifacts = []
     blobs = BlobReader(client, repository)
@@ -151,7 +152,7 @@ class BlobReader:
         self._left = LIMIT
 
     def read(self, layer: Descriptor) -> bytes:
-        """The bytes of `layer`; IntegrityError if they are too many."""
+        """The bytes of `layer`. Raises IntegrityError if they are too many."""
         cached = self._kept.get(layer.digest)
         if cached is not None and len(cached) == layer.size:
             return cached

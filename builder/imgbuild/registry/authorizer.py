@@ -79,7 +79,7 @@ class RegistryAuthorizer(Authorizer):
         self._lock = threading.Lock()
 
     def endpoints(self, registry: str) -> tuple[Endpoint, ...]:
-        """The endpoints of `registry`, in order; InputError for an invalid description."""
+        """The endpoints of `registry`, in order. Raises InputError for an invalid description."""
         with self._lock:
             if registry not in self._endpoints:
                 self._endpoints[registry] = hosts.endpoints(

@@ -27,7 +27,7 @@ class BaseImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str) -> Reference:
-    """Read `[host/]name[:tag]@sha256:…`; InputError if invalid or without a digest."""
+    """Read `[host/]name[:tag]@sha256:…`. Raises InputError if invalid or without a digest."""
     try:
         reference = image_reference.parse(text)
     except InputError:
@@ -41,8 +41,9 @@ def parse(text: str) -> Reference:
 def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
     """The image `text` on `arch`, documents only.
 
-    InputError if it has no such architecture or a layer of a type that is not read, IntegrityError
-    if a document does not match its digest, FetchFailed if the registry does not serve it.
+    Raises InputError if it has no such architecture or a layer of a type that is not read,
+    IntegrityError if a document does not match its digest, FetchFailed if the registry does not
+    serve it.
     """
     try:
         image = platform(InRegistry(client or Client(), parse(text)), arch)

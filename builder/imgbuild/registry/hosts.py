@@ -73,7 +73,7 @@ def endpoints(
     *,
     reporter: Reporter = SILENT,
 ) -> tuple[Endpoint, ...]:
-    """The endpoints of `host`, mirrors first; InputError for an invalid description."""
+    """The endpoints of `host`, mirrors first. Raises InputError for an invalid description."""
     places = folders(os.environ) if places is None else places
     plain = host in plain_http or bool(LOCAL.match(host))
     address = f"{'http' if plain else 'https'}://{HUB_SERVER if host == HUB else host}/v2"
@@ -96,7 +96,7 @@ def endpoints(
 
 
 def context(certificates: Certificates) -> ssl.SSLContext:
-    """A TLS context with `certificates`; InputError for an invalid file."""
+    """A TLS context with `certificates`. Raises InputError for an invalid file."""
     from imgbuild.http import session
 
     tls_context = session.trust(os.environ)

@@ -73,8 +73,8 @@ class RegistryImage(msgspec.Struct, frozen=True, kw_only=True):
 def read(client: Client, reference: Reference, arch: Arch | None = None) -> RegistryImage:
     """The documents of the image `reference`; with `arch`, only of that manifest.
 
-    InputError for a missing architecture, and for an image that a layout cannot contain unchanged;
-    IntegrityError if a document does not match its digest.
+    Raises InputError for a missing architecture, and for an image that a layout cannot contain
+    unchanged, and IntegrityError if a document does not match its digest.
     """
     source = InRegistry(client, reference)
     top = source.fetched
@@ -94,7 +94,8 @@ def read(client: Client, reference: Reference, arch: Arch | None = None) -> Regi
 def platform(source: InRegistry, arch: Arch | None) -> PlatformImage:
     """The image for `arch`, through the index if any; None for the only one.
 
-    InputError if there is no such image; IntegrityError if a document does not match its digest.
+    Raises InputError if there is no such image, and IntegrityError if a document does not match its
+    digest.
     """
     descriptor = source.top
     if arch is not None and descriptor.media_type in LISTS:

@@ -79,7 +79,7 @@ def is_host(word: str) -> bool:
 def parse(text: str, *, default_tag: str | None = None) -> Reference:
     """Read `[host/]name[:tag][@digest]`; `default_tag` is used if there is neither.
 
-    InputError for anything else.
+    Raises InputError for anything else.
     """
     named, at, digest = text.partition("@")
     host, slash, name = named.partition("/")
@@ -110,7 +110,7 @@ def parse(text: str, *, default_tag: str | None = None) -> Reference:
 
 
 def parse_repository(text: str) -> Repository:
-    """Read `[host/]name`; InputError for anything else, including a tag or digest."""
+    """Read `[host/]name`. Raises InputError for anything else, including a tag or digest."""
     reference = parse(text)
     if reference.target:
         message = f"{text!r} names an image, but a repository is expected"

@@ -124,7 +124,7 @@ def put(
 ) -> tuple[Digest, bool]:
     """Store a manifest by its digest or `tag`; returns whether the registry keeps its referrers.
 
-    IntegrityError if the registry reports another stored digest.
+    Raises IntegrityError if the registry reports another stored digest.
     """
     digest = digest_of(data)
     named = Reference(repository.host, repository.name, tag, None if tag else digest)

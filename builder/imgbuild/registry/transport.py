@@ -39,7 +39,7 @@ class RegistryHttp:
     def endpoints(self, registry: str, capability: str) -> tuple[Endpoint, ...]:
         """The endpoints of `registry` for `capability`, in order; only one accepts pushes.
 
-        FetchFailed if there is none.
+        Raises FetchFailed if there is none.
         """
         required = hosts.PUSH if self._origin else capability
         endpoints = [
@@ -75,7 +75,7 @@ class RegistryHttp:
         return use(endpoints[-1])
 
     def location(self, response: Response, shown: str) -> str:
-        """The URL in `Location`. FetchFailed if it is not allowed."""
+        """The URL in `Location`. Raises FetchFailed if it is not allowed."""
         named = response.headers.get("Location", "")
         if not named:
             message = f"{shown}: the response has no Location header"

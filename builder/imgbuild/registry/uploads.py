@@ -98,8 +98,8 @@ def upload(
 ) -> UploadOutcome:
     """Upload `source` unless `repository` has it.
 
-    FetchFailed if the registry does not accept it, IntegrityError if the stored blob is a different
-    one.
+    Raises FetchFailed if the registry does not accept it, IntegrityError if the stored blob is a
+    different one.
     """
     there = blobs.has(http, repository, source.digest, push=True)
     if there is not None:
@@ -115,7 +115,7 @@ def mount(
 ) -> bool:
     """Mount a blob of `other` in `repository`; False if the registry does not mount it.
 
-    IntegrityError if the stored blob has another size.
+    Raises IntegrityError if the stored blob has another size.
     """
     if other.host != repository.host or other == repository:
         return False

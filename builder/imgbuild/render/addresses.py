@@ -21,8 +21,8 @@ Addresses = Callable[[str, LockedFile], str]
 def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = ()) -> Addresses:
     """A function that returns the URL of a file of a package of `lock`, without any password.
 
-    The pages of `packages` are requested immediately, others when they are needed. FetchFailed if
-    the index no longer has the file, InputError if it comes from a folder.
+    The pages of `packages` are requested immediately, others when they are needed. Raises
+    FetchFailed if the index no longer has the file, InputError if it comes from a folder.
     """
     indexes = sources.open_indexes(lock, matrix, http)
     each(sorted(set(packages)), lambda package, _: indexes.files(package), threads=READERS)

@@ -12,8 +12,8 @@ def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
     """The build requirements of `built`, as wheels that run on `arch`.
 
     A lock names the wheels of the machine that built it. If the target has the same version, the
-    target's wheel is used instead; InputError if a wheel is for another architecture and has no
-    replacement.
+    target's wheel is used instead. Raises InputError if a wheel is for another architecture and has
+    no replacement.
     """
     target_wheels = {(wheel.package, wheel.version): wheel for wheel in lock.arch[arch].wheels}
     wheels = []

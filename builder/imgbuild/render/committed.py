@@ -77,7 +77,7 @@ def stale(project: Project, target: str, expected: dict[str, bytes]) -> list[str
 def _present(folder: OpenFolder) -> set[str]:
     """The files at the places of rendered ones, by their path below `folder`.
 
-    InputError if one of them is a link, or contains anything but files and folders.
+    Raises InputError if one of them is a link, or contains anything but files and folders.
     """
     present = {DOCKERFILE} if folder.require_file(DOCKERFILE) is not None else set()
     for top in PLACES:

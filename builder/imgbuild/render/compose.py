@@ -68,7 +68,7 @@ def compose(container: ContainerSettings, comment: str) -> str:
 
 
 def devcontainer(container: ContainerSettings) -> str:
-    """devcontainer.json. InputError for a value that its variables would change."""
+    """devcontainer.json. Raises InputError for a value that its variables would change."""
     _require_device(container)
     _require_one_node(container, "devcontainer")
     if container.command:

@@ -83,8 +83,8 @@ def base(
 def wheels(lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs) -> Wheels:
     """Put every wheel of `lock` on `arches` into `folder`, under its name in the lock.
 
-    InputError if it has other files, IntegrityError for a name that is not that of a wheel, or that
-    two different wheels have.
+    Raises InputError if it has other files, IntegrityError for a name that is not that of a wheel,
+    or that two different wheels have.
     """
     with locked_wheels(lock, arches, folder, inputs) as placed:
         return placed
@@ -146,7 +146,7 @@ def _expected_digests(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
 
 
 def _refuse_others(folder: Path) -> None:
-    """InputError if the folder has anything but wheels, since another program put it there."""
+    """Raise InputError if the folder contains files other than wheels."""
     for path in sorted(folder.iterdir()):
         if not _is_wheel(path) and path.name != LOCK:
             message = f"{folder} is not a folder of wheels: it contains {path.name}"

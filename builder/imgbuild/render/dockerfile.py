@@ -188,7 +188,7 @@ def dockerfile(
 ) -> Dockerfile:
     """The steps that build the image of `lock` on `arches`, by default all of its architectures.
 
-    InputError if they need something that is not in the lock.
+    Raises InputError if they need something that is not in the lock.
     """
     plans = {arch: plan(lock, arch) for arch in arches or lock.arch}
     first = next(iter(plans.values()))
@@ -241,9 +241,11 @@ def members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[Mem
 
 
 def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
-    """A user's files and links, in existing folders; IntegrityError if one has changed.
+    """A user's files and links, in existing folders.
 
-    InputError for a file that is not text, as rendered files must be.
+    Raises InputError for a file that is not text, as rendered files must be.
+
+    Raises IntegrityError if one has changed.
     """
     additions: list[Member] = []
     for layer in planned.layers:

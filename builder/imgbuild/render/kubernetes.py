@@ -82,7 +82,7 @@ def jobset(container: ContainerSettings, comment: str) -> str:
 def rayjob(container: ContainerSettings, comment: str) -> str:
     """A RayJob: a Ray cluster of all nodes, and the command as its job.
 
-    InputError if the image cannot serve jobs, or a shell would change a word of the command.
+    Raises InputError if the image cannot serve jobs, or a shell would change a word of the command.
     """
     if not container.ray:
         message = (
@@ -120,10 +120,12 @@ def rayjob(container: ContainerSettings, comment: str) -> str:
 
 
 def entrypoint(words: tuple[str, ...]) -> str:
-    """A command as the entry point of a RayJob; InputError for a word that would be changed.
+    """A command as the entry point of a RayJob.
 
     The operator inserts the text into a bash command that runs `ray job submit`; the Ray server
     joins the words and passes them to sh.
+
+    Raises InputError for a word that would be changed.
     """
     wrong = [word for word in words if not _WORD.fullmatch(word)]
     if words and (words[0] in _RESERVED or "=" in words[0]):

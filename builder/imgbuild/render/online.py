@@ -41,7 +41,10 @@ def build_files(lock: Lock, arches: Iterable[Arch]) -> dict[str, bytes]:
 
 
 def reference(dockerfile: Dockerfile, lock: Lock, registry: str | None) -> str:
-    """The published base of `dockerfile`, by digest; InputError if no registry is given for it."""
+    """The published base of `dockerfile`, by digest.
+
+    Raises InputError if no registry is given for it.
+    """
     if lock.base.kind == "registry":
         return lock.base.image
     if registry is None:

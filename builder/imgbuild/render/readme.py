@@ -42,7 +42,7 @@ class ReadmeValue(msgspec.Struct, frozen=True, kw_only=True):
 def readme(lock: Lock, target: Target, images: Path) -> str:
     """The text for the image of `lock`, whose row of the matrix is `target`.
 
-    InputError for a template of the project that cannot be rendered.
+    Raises InputError for a template of the project that cannot be rendered.
     """
     versions = versions_of(lock)
     value = ReadmeValue(

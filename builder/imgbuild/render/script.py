@@ -66,7 +66,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def script(lock: Lock, target_digests: TargetDigests, arch: Arch, addresses: Addresses) -> Script:
-    """The script of `lock` on `arch`; InputError if a package cannot be built there."""
+    """The script of `lock` on `arch`. Raises InputError if a package cannot be built there."""
     resolution = lock.arch[arch]
     omissions = _omissions(lock, resolution)
     floors = target_digests.arch[arch].floors

@@ -30,8 +30,8 @@ HINT = "correct the template, or remove it to use imgbuild's own"
 def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: object) -> str:
     """The rendered template `name`; its variables are the fields of `value`.
 
-    A file of that name in `images`/templates replaces imgbuild's template; InputError if it cannot
-    be read, or uses something that is not allowed in templates.
+    A file of that name in `images`/templates replaces imgbuild's template. Raises InputError if it
+    cannot be read, or uses something that is not allowed in templates.
     """
     from imgbuild.render.sandbox import Sandbox  # Jinja is slow to load
 
@@ -135,7 +135,8 @@ def _source(images: Path | None, name: str) -> tuple[str, str] | None:
 def _read(top: Path, name: str) -> str | None:
     """The text of the template at `name` below `top`; None if there is none.
 
-    InputError for links, for anything but text files, and for names that are not paths below `top`.
+    Raises InputError for links, for anything but text files, and for names that are not paths below
+    `top`.
     """
     path = top / name
     try:

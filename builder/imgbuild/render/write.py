@@ -115,7 +115,7 @@ def keep_new(
 def check(
     project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
 ) -> None:
-    """LockStale, with every file that does not match its lock."""
+    """Raise LockStale, with every file that does not match its lock."""
     reasons, ready = [], {}
     for lock in chosen:
         ready[lock.target] = document = _dockerfile(project, matrix, lock)
@@ -205,9 +205,11 @@ def _texts(
 def _container(
     project: Project, matrix: Matrix, chosen: Chosen, options: RenderOptions
 ) -> dict[str, str]:
-    """A container of the image, by digest; InputError without a registry, unless it is local.
+    """A container of the image, by digest.
 
     For Compose and dev containers, the name used by `imgbuild load` is also allowed.
+
+    Raises InputError without a registry, unless it is local.
     """
     lock, arches = chosen
     digests = image_digests.read_digests(project.images, lock)
@@ -330,7 +332,7 @@ def _name(chosen: Chosen) -> str:
 
 
 def _single_arch(chosen: Chosen) -> Arch:
-    """The architecture of a text for a single one; InputError if there are several."""
+    """The architecture of a text for a single one. Raises InputError if there are several."""
     lock, arches = chosen
     if len(arches) == 1:
         return arches[0]

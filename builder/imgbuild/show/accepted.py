@@ -81,7 +81,7 @@ def builders() -> tuple[Accepted, ...]:
 
 
 def read(path: Path) -> tuple[Accepted, ...]:
-    """The list in the file at `path`; InputError with its problems."""
+    """The list in the file at `path`. Raises InputError with its problems."""
     try:
         text = boundary.content(path).decode()
     except (OSError, UnicodeDecodeError) as error:

@@ -59,7 +59,7 @@ def compare(
 ) -> Comparison:
     """Compare two images; `names` are their names in the result.
 
-    Both are read in parallel, each layer as a stream. IntegrityError if a layer is damaged.
+    Both are read in parallel, each layer as a stream. Raises IntegrityError if a layer is damaged.
     """
     acceptor = Acceptor(accepted, names)
     trees = _merged((left, right), acceptor, reporter)

@@ -154,7 +154,7 @@ def _plain(requirement: Requirement) -> str:
 
 
 def package_name(package: str, versions: Mapping[str, str], target: str) -> str:
-    """The normalized name of `package`; InputError if `versions` do not have it."""
+    """The normalized name of `package`. Raises InputError if `versions` do not have it."""
     name = normalize(package)
     if name not in versions:
         near = nearest(name, versions)

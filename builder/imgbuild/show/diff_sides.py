@@ -36,7 +36,7 @@ DIGESTS_FILE = "digests.json"
 
 
 def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SILENT) -> DiffSide:
-    """The image that `text` names; InputError or LockStale if it does not exist."""
+    """The image that `text` names. Raises InputError or LockStale if it does not exist."""
     path = Path(text)
     if path.exists():
         return _on_disk(path, text)
@@ -47,7 +47,10 @@ def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SI
 
 
 def select_arches(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
-    """`side` with only the architectures `arches`, or all; NothingSelected if none is left."""
+    """`side` with only the architectures `arches`, or all.
+
+    Raises NothingSelected if none is left.
+    """
     if not arches:
         return side
     kept = {arch: content for arch, content in side.arch.items() if arch in arches}

@@ -41,8 +41,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 def history(project: Project, target: str) -> tuple[Revision, ...]:
     """The revisions of a target's digests in the checkout of `project`, the newest first.
 
-    Only commits that changed the digest are part of it. InputError without a repository, or if no
-    commit has the target.
+    Only commits that changed the digest are part of it. Raises InputError without a repository, or
+    if no commit has the target.
     """
     revisions = tuple(
         Revision(
@@ -82,7 +82,10 @@ def _git(project: Project, command: git.Reading, *words: str) -> str:
 
 
 def _commit(project: Project, revision: str) -> str:
-    """The commit that `revision` names; InputError if it, or the repository, does not exist."""
+    """The commit that `revision` names.
+
+    Raises InputError if it, or the repository, does not exist.
+    """
     commit = git.run(project.root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if commit.status == 0:
         return commit.stdout.strip()
@@ -100,7 +103,10 @@ def _commit(project: Project, revision: str) -> str:
 
 
 def digests_at(project: Project, revision: str) -> dict[str, Digest]:
-    """The digest of each target that was locked at `revision`; InputError if it is unknown."""
+    """The digest of each target that was locked at `revision`.
+
+    Raises InputError if it is unknown.
+    """
     commit = _commit(project, revision)
     digests: dict[str, Digest] = {}
     for target, blob in _blobs(project, commit, DIGESTS_FILE):
@@ -111,7 +117,10 @@ def digests_at(project: Project, revision: str) -> dict[str, Digest]:
 
 
 def locked_at(project: Project, target: str, revision: str) -> tuple[Lock, TargetDigests] | None:
-    """Lock and digests of `target` at `revision`, None without them; InputError if unknown."""
+    """Lock and digests of `target` at `revision`, None without them.
+
+    Raises InputError if unknown.
+    """
     commit = _commit(project, revision)
     files = []
     for name in (LOCK, DIGESTS_FILE):

@@ -167,7 +167,7 @@ def within_reach(
 ) -> list[Selected]:
     """`selected` without the targets that need another server, unless named; a warning for each.
 
-    The only target is kept. NothingSelected if none is left.
+    The only target is kept. Raises NothingSelected if none is left.
     """
     reachable, passed = [], []
     for item in selected:

@@ -67,12 +67,18 @@ class SiteSources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_reports(path: Path) -> tuple[CveReport, ...]:
-    """The reports that `imgbuild cves --json` wrote to `path`; InputError for another file."""
+    """The reports that `imgbuild cves --json` wrote to `path`.
+
+    Raises InputError for another file.
+    """
     return codec.read(path, tuple[CveReport, ...], what="report of `cves`", hint=REPORTS_HINT)
 
 
 def open_sources(project: Project) -> SiteSources:
-    """Read the matrix, the learned constraints and the metadata of wheels; InputError if wrong."""
+    """Read the matrix, the learned constraints and the metadata of wheels.
+
+    Raises InputError if wrong.
+    """
     matrix = published.load(project.matrix)
     folders = dict.fromkeys((CATALOGUE / "images", project.images))
     learned = published.known_constraints(matrix, project.images)
@@ -97,7 +103,7 @@ def read_catalogue(
     source: str = "",
     reporter: Reporter = SILENT,
 ) -> SiteCatalogue:
-    """The catalogue of a project. InputError for a file that cannot be read."""
+    """The catalogue of a project. Raises InputError for a file that cannot be read."""
     project, matrix = sources.project, sources.matrix
     selected = select(matrix, [], everything=True, arches=[])
     rows = _newest_first(table.rows(matrix, published.shown_targets(matrix, selected)))

@@ -62,7 +62,10 @@ class SiteHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path) -> SiteHistory:
-    """The history in the data file at `path`; InputError, with all its problems, if it is wrong."""
+    """The history in the data file at `path`.
+
+    Raises InputError, with all its problems, if it is wrong.
+    """
     history = codec.read(path, SiteHistory, what="history", hint=REMEDY)
     if history.format != HISTORY_FORMAT:
         message = f"{path}: unsupported format {history.format} (expected {HISTORY_FORMAT})"

@@ -62,8 +62,7 @@ def make(
 ) -> Site:
     """Write the site of `made` to `output`; with `documents` also locks and SBOMs.
 
-    InputError if `output` is not a missing or empty folder, or an earlier site.
-    """
+    Raises InputError if `output` is not a missing or empty folder, or an earlier site."""
     contents: dict[str, bytes] = {}
     if documents:
         made, contents = _with_documents(sources, made)
@@ -118,7 +117,7 @@ def _label(name: str) -> str:
 
 
 def require_replaceable(output: Path) -> None:
-    """InputError if `output` is not a missing or empty folder, or an unchanged earlier site."""
+    """Raise InputError unless `output` is missing, empty, or an unchanged earlier site."""
     try:
         with OpenFolder.open(output.parent) as above:
             _require_replaceable(above, output)

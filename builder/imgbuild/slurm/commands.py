@@ -32,7 +32,7 @@ LATER = "jobs continue to run (squeue --me); for an array, run the same command 
 def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
     """Submit `script` with sbatch, to start in `folder`; returns the job ID.
 
-    ToolMissing without sbatch, WorkFailed with Slurm's message if it refuses.
+    Raises ToolMissing without sbatch, WorkFailed with Slurm's message if it refuses.
     """
     program = process.find("sbatch", remedy=REMEDY)
     done = process.run([program, "--parsable", *options], stdin=script, cwd=folder, check=False)
@@ -130,7 +130,7 @@ def _accounted(job: str) -> dict[tuple[str, int], str]:
 def job_named(name: str) -> str:
     """The ID of the user's queued or running job with that name; "" if there is none.
 
-    WorkFailed if Slurm does not respond.
+    Raises WorkFailed if Slurm does not respond.
     """
     program = process.find("squeue", remedy=REMEDY)
     done = process.run([program, "--noheader", "--me", f"--name={name}", "--format=%F"])

@@ -218,9 +218,11 @@ def script(
     container: Container,
     **more: object,
 ) -> JobScript:
-    """The script of `job` in the image of `lock`; InputError with all problems.
+    """The script of `job` in the image of `lock`.
 
     A check has a default time limit unless `allocation` has one.
+
+    Raises InputError with all problems.
     """
     if job is ScriptKind.CHECK and not allocation.time:
         allocation = msgspec.structs.replace(allocation, time=CHECK_TIME)

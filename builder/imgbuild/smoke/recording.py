@@ -40,9 +40,11 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record(project: Project, image_runs: Iterable[ImageRun], store: Store) -> tuple[Recorded, ...]:
-    """Add all of `image_runs` to the test records; InputError, without changes, if one is invalid.
+    """Add all of `image_runs` to the test records.
 
-    LockStale if a target has no lock, or no matching digests.
+    Raises LockStale if a target has no lock, or no matching digests.
+
+    Raises InputError, without changes, if one is invalid.
     """
     locked_targets: dict[str, tuple[Lock, image_digests.TargetDigests]] = {}
     checked: list[tuple[str, RecordedRun, ImageDigests]] = []
@@ -82,7 +84,10 @@ def diff_ids(image: ImageDigests) -> tuple[Digest, ...]:
 def counted_runs(
     project: Project, target_digests: image_digests.TargetDigests
 ) -> dict[Arch, tuple[RecordedRun, ...]]:
-    """The runs that count for a target's images, by architecture; InputError as `read_records`."""
+    """The runs that count for a target's images, by architecture.
+
+    Raises InputError as `read_records`.
+    """
     smoke_records = records.read_records(project.images, target_digests.target)
     return {
         arch: records.counted_runs(smoke_records, arch, image.config, diff_ids(image))
@@ -93,7 +98,7 @@ def counted_runs(
 def tested(project: Project, lock: Lock, arches: Iterable[Arch]) -> Tier | None:
     """The highest tier that passed for the image of `lock` on one of `arches`; None if none did.
 
-    None also if the lock has no digests. InputError for a file that cannot be read.
+    None also if the lock has no digests. Raises InputError for a file that cannot be read.
     """
     path = image_digests.digests_path(project.images, lock.target)
     if not path.exists():
@@ -137,7 +142,7 @@ def _locked_digests(
 def _fitting(
     project: Project, image_run: ImageRun, target_digests: image_digests.TargetDigests
 ) -> ImageDigests:
-    """The locked image that was tested; InputError if it was a different image."""
+    """The locked image that was tested. Raises InputError if it was a different image."""
     run = image_run.run
     arch = Arch(run.arch)
     image = target_digests.arch.get(arch)
@@ -165,7 +170,7 @@ def _other(
 
 
 def _recorded_run(image_run: ImageRun) -> RecordedRun:
-    """The recorded form of a run, without versions; InputError if it is inconsistent."""
+    """The recorded form of a run, without versions. Raises InputError if it is inconsistent."""
     run = image_run.run
     try:
         recorded_run = msgspec.convert(run, RecordedRun, from_attributes=True)

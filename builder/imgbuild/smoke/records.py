@@ -143,7 +143,8 @@ def records_path(images: Path, target: str) -> Path:
 def read_records(images: Path, target: str) -> SmokeRecords:
     """The test records of `target`, empty if there are none.
 
-    InputError, with all problems, if the file is damaged; LockStale if it has another format.
+    Raises InputError, with all problems, if the file is damaged, and LockStale if it has another
+    format.
     """
     path = records_path(images, target)
     if not path.exists():
@@ -209,7 +210,7 @@ def add(
 ) -> bool:
     """Add `runs` to the test records of `target`; False if all were recorded already.
 
-    Safe for several processes. InputError if the file is damaged; it is not overwritten.
+    Safe for several processes. Raises InputError if the file is damaged; it is not overwritten.
     """
     with store.exclusive(f"records-{sha256(str(records_path(images, target)).encode())}"):
         smoke_records = read_records(images, target)

@@ -26,9 +26,11 @@ class ImageRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def image_runs(path: Path) -> tuple[ImageRun, ...]:
-    """The runs in `path`; InputError if there is none, or the file is damaged.
+    """The runs in `path`.
 
     `path` is the output file of `imgbuild smoke --json`, or the folder of a job of `imgbuild ci`.
+
+    Raises InputError if there is none, or the file is damaged.
     """
     file = path / ANSWER if (path / ANSWER).is_file() else path
     if not file.is_file():
@@ -44,7 +46,10 @@ def image_runs(path: Path) -> tuple[ImageRun, ...]:
 
 
 def image_run(run: SmokeRun, place: str = "") -> ImageRun:
-    """`run`, read from the file `place`; InputError unless it is of a whole tier in an image."""
+    """`run`, read from the file `place`.
+
+    Raises InputError unless it is of a whole tier in an image.
+    """
     place = place or f"{run.target} {run.arch}, tier {run.tier}"
     if run.only != "*":
         refuse(place, f"only {run.only!r} of its tier was run", hint="omit --case")

@@ -78,7 +78,10 @@ class ImageUnderTest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expected(self) -> Expectation:
-        """The expected content of the image; InputError if the lock has nothing for `arch`."""
+        """The expected content of the image.
+
+        Raises InputError if the lock has nothing for `arch`.
+        """
         return expectation(self.lock, self.arch)
 
     def step(self, text: str) -> AbstractContextManager[object]:
@@ -124,8 +127,8 @@ def smoke(
 
     `through` is "docker", "podman" or "root"; None selects a running engine, else a root folder.
     With `arbitrary_user` the image's files are read-only and the user is not in its /etc/passwd, as
-    on clusters. InputError if the layout lacks the architecture, ToolMissing if the selected engine
-    is not running, WorkFailed if the tests could not run.
+    on clusters. Raises InputError if the layout lacks the architecture, ToolMissing if the selected
+    engine is not running, WorkFailed if the tests could not run.
     """
     lock, expected, reporter = test_image.lock, test_image.expected, test_image.reporter
     image = layout.image(test_image.arch)
@@ -205,7 +208,7 @@ def smoke_here(
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in the active environment: that of VIRTUAL_ENV, or of the python3 on PATH.
 
-    The packages of the lock must be installed in it. ToolMissing if there is no Python.
+    The packages of the lock must be installed in it. Raises ToolMissing if there is no Python.
     """
     active = os.environ.get("VIRTUAL_ENV")
     python = f"{active}/bin/python" if active else programs.which("python3")
@@ -305,7 +308,7 @@ def read_report(
 ) -> Report:
     """The report of smoke_tests/run.py from its output.
 
-    WorkFailed if it is missing or invalid, or its cases do not agree with the exit status.
+    Raises WorkFailed if it is missing or invalid, or its cases do not agree with the exit status.
     """
     for line in result.stderr.splitlines():
         reporter.detail(line)

@@ -23,7 +23,7 @@ def smoke_sif(
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in a SIF of the image of `layout`, and yield a report for each.
 
-    ToolMissing without Apptainer or mksquashfs, WorkFailed if the tests could not run.
+    Raises ToolMissing without Apptainer or mksquashfs, WorkFailed if the tests could not run.
     """
     apptainer.require()
     reporter = test_image.reporter
@@ -46,7 +46,7 @@ def smoke_file(
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in the SIF `image`, and yield a report for each.
 
-    ToolMissing without Apptainer, WorkFailed if the tests could not run.
+    Raises ToolMissing without Apptainer, WorkFailed if the tests could not run.
     """
     expected, image_settings = test_image.expected, test_image.lock.settings
     program = apptainer.require()

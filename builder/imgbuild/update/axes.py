@@ -95,7 +95,8 @@ def _release(version: Version, files: Sequence[IndexFile]) -> Release:
 def axis(indexes: Indexes, package: str, version: str, cool_down: CoolDown, fixed: Fixed) -> Axis:
     """The newer releases of a pinned package.
 
-    `fixed` is called only for releases in the cool-down. FetchFailed if the index does not respond.
+    `fixed` is called only for releases in the cool-down. Raises FetchFailed if the index does not
+    respond.
     """
     present = public(version)
     newer = [
@@ -148,7 +149,7 @@ def cut_off(target: Target, release: Release, cool_down: CoolDown) -> datetime.d
 
 
 def require_times(indexes: Mapping[str, Indexes], targets: Mapping[str, Target]) -> None:
-    """InputError if a cool-down cannot be checked: an index has no upload time of a newer release.
+    """Raise InputError if an index has no upload time for a newer release.
 
     The keys of `indexes` and `targets` are names of rows.
     """

@@ -34,7 +34,7 @@ from imgbuild.values import Sha256, sha256
 
 
 def require_regular(project: Project) -> None:
-    """InputError if a file that an update writes is a link or a folder."""
+    """Raise InputError if a file that an update writes is a link or a folder."""
     with OpenFolder.open(project.root) as root:
         images = project.images.relative_to(project.root).as_posix()
         for name in (project.matrix.name, f"{images}/{tried_updates.FILE}"):
@@ -170,7 +170,10 @@ def _place_folder(project: Project, scratch: Project, name: str, matrix: bytes) 
 
 
 def _remove(images: OpenFolder, name: str) -> None:
-    """Remove the folder `name`: of this run, or of a killed one. InputError if it is a link."""
+    """Remove the folder `name`: of this run, or of a killed one.
+
+    Raises InputError if it is a link.
+    """
     if images.status(name) is None:
         return
     images.folder(name).close()

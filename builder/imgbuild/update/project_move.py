@@ -64,9 +64,11 @@ class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows_of(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
-    """The rows to move: the named ones, or all; InputError if they are on several targets.
+    """The rows to move: the named ones, or all.
 
-    NothingSelected for a name that is not a row.
+    Raises NothingSelected for a name that is not a row.
+
+    Raises InputError if they are on several targets.
     """
     absent = [name for name in names if name not in value.targets]
     if absent:

@@ -88,8 +88,8 @@ def newer(
 ) -> PythonUpdate | None:
     """The newest release of the same Python with an archive for each architecture of `source`.
 
-    None if there is none, or none built `before` a day. InputError if an archive of `source` does
-    not have a file name of its publisher; FetchFailed if the list cannot be read.
+    None if there is none, or none built `before` a day. Raises InputError if an archive of `source`
+    does not have a file name of its publisher, and FetchFailed if the list cannot be read.
     """
     present = {arch: _archive(url) for arch, url in source.archives.items()}
     place = source.releases or LIST
@@ -159,7 +159,7 @@ def _day(build: str) -> datetime.date:
 def _same_kind(release: _Release, present: _Archive, place: str) -> _Artifact | None:
     """The archive of `release` of the same platform and type as `present`, with a sha256.
 
-    FetchFailed if its URL is not that of such an archive.
+    Raises FetchFailed if its URL is not that of such an archive.
     """
     for artifact in release.artifacts:
         kind = (artifact.platform, artifact.variant)

@@ -27,7 +27,7 @@ BY_HAND = "add the row by hand, or write each target and each base on separate l
 def with_row(data: bytes, file: str, source: str, row: Row, base_of: str) -> bytes:
     """The matrix `data` with `row` inserted below `source`, the row it is based on.
 
-    A base that the matrix lacks is written below the base `base_of`. InputError unless the
+    A base that the matrix lacks is written below the base `base_of`. Raises InputError unless the
     resulting text is read as the matrix with that row.
     """
     before = load.loads(data, file)

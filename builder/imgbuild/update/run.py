@@ -92,7 +92,8 @@ def candidates(
 ) -> list[Candidates]:
     """The newer versions for each of the rows `names`, or for the newest rows created from them.
 
-    InputError if a package is pinned by none of the rows, or if the cool-down cannot be checked.
+    Raises InputError if a package is pinned by none of the rows, or if the cool-down cannot be
+    checked.
     """
     updates, matrix = tried_updates.read(project.images), inputs.matrix
     sources = dict.fromkeys(updates.newest(name, matrix.targets) for name in names)

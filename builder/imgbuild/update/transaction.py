@@ -47,7 +47,10 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def folder_of(project: Project) -> Path:
-    """The folder for new content of `project`; InputError if it is reached through a link."""
+    """The folder for new content of `project`.
+
+    Raises InputError if it is reached through a link.
+    """
     return require_below(project.root, project.folder / project_paths.UPDATE)
 
 
@@ -86,7 +89,7 @@ def discard(project: Project) -> None:
 def recover(project: Project) -> str:
     """Finish an interrupted change, or undo it if it was incomplete; returns a description.
 
-    "" if there was none. InputError if one of its files was changed in the meantime.
+    "" if there was none. Raises InputError if one of its files was changed in the meantime.
     """
     folder = folder_of(project)
     if not folder.is_dir():

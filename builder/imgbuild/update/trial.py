@@ -104,7 +104,7 @@ def with_pin(target: Target, package: str, version: str, as_of: datetime.date) -
 def attempt(
     scratch: Project, row: Row, package: str, inputs: Inputs, *, processes: int
 ) -> Tried | RefusedTrial:
-    """Lock `row`, which has the new version of `package`; FetchFailed if a server fails."""
+    """Lock `row`, which has the new version of `package`. Raises FetchFailed if a server fails."""
     try:
         return locked(scratch, row, inputs, processes=processes)
     except NoSolution as error:

@@ -41,7 +41,10 @@ class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_project(project: Project, target: str) -> ExpectedLock:
-    """The lock of `target` in a project; LockStale if the lock or its digests are missing."""
+    """The lock of `target` in a project.
+
+    Raises LockStale if the lock or its digests are missing.
+    """
     lock = lock_file.read_lock(project.images, target)
     target_digests = image_digests.read_digests(project.images, lock)
     path = lock_file.lock_path(project.images, target)
@@ -52,7 +55,7 @@ def of_project(project: Project, target: str) -> ExpectedLock:
 def of_folder(path: Path) -> ExpectedLock:
     """The lock in the file or folder `path`, with adjacent files, as written by `oras pull`.
 
-    For the folder of a project's target, the lock of that target. InputError if there is no
+    For the folder of a project's target, the lock of that target. Raises InputError if there is no
     lock, or `path` is a file with another name.
     """
     folder = path if path.is_dir() else path.parent

@@ -99,7 +99,7 @@ def recorded(folders: Iterable[Path]) -> dict[Sha256, Package]:
 def read(data: bytes, file: str) -> SbomPackages:
     """The packages in `data`, the content of `file`.
 
-    InputError or LockStale if it is unreadable.
+    Raises InputError or LockStale if it is unreadable.
     """
     hint = "restore it from git, or delete it and lock again"
     packages = codec.decode(data, SbomPackages, file=file, what="list of packages", hint=hint)
@@ -138,7 +138,7 @@ def _among(there: set[str], lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def merge(sbom_packages: SbomPackages, new_packages: Mapping[Sha256, Package]) -> SbomPackages:
-    """The union of both; IntegrityError if they conflict about a file."""
+    """The union of both. Raises IntegrityError if they conflict about a file."""
     packages = dict(sbom_packages.packages)
     for key, package in new_packages.items():
         recorded = packages.get(key)

@@ -87,7 +87,7 @@ class PrivateKey:
 
 
 def load_public(path: Path) -> PublicKey:
-    """The public key in the file at `path`; InputError if it is missing or unsupported."""
+    """The public key in the file at `path`. Raises InputError if it is missing or unsupported."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as forms
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -111,9 +111,11 @@ def load_public(path: Path) -> PublicKey:
 
 
 def load_private(path: Path, password: Callable[[Path], bytes] | None = None) -> PrivateKey:
-    """The private key in the file at `path`; InputError if it is missing or unsupported.
+    """The private key in the file at `path`.
 
     `password` is called only if the file is encrypted; by default `key_password`.
+
+    Raises InputError if it is missing or unsupported.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as forms
@@ -167,7 +169,10 @@ class _EncryptedKey(msgspec.Struct, frozen=True):
 
 
 def _opened(body: bytes, password: bytes, path: Path) -> bytes:
-    """The decrypted DER of cosign's format; ValueError if the data or the password is wrong."""
+    """The decrypted DER of cosign's format.
+
+    Raises ValueError if the data or the password is wrong.
+    """
     from nacl.exceptions import CryptoError
     from nacl.secret import SecretBox
 

@@ -64,7 +64,7 @@ class Envelope(msgspec.Struct, frozen=True, rename="camel"):
         return any(key.verify(self.signed, each.sig) for each in self.signatures)
 
     def statement(self, label: str) -> Statement:
-        """The statement in the envelope; InputError with `label` if there is none."""
+        """The statement in the envelope. Raises InputError with `label` if there is none."""
         return codec.decode(self.payload, Statement, file=label, what="in-toto statement")
 
 
