@@ -62,7 +62,8 @@ def make(
 ) -> Site:
     """Write the site of `made` to `output`; with `documents` also locks and SBOMs.
 
-    Raises InputError if `output` is not a missing or empty folder, or an earlier site."""
+    Raises InputError if `output` is not a missing or empty folder, or an earlier site.
+    """
     contents: dict[str, bytes] = {}
     if documents:
         made, contents = _with_documents(sources, made)
