@@ -45,9 +45,7 @@ class Verb(msgspec.Struct, frozen=True):
 
 VERBS = {
     "list": Verb(COMMON, "List the targets of the matrix with versions, states and test results"),
-    "show": Verb(
-        COMMON, "Show the versions, digest, size and tests of a target, and how to use it"
-    ),
+    "show": Verb(COMMON, "Show the versions, digest, size and tests of a target"),
     "init": Verb(COMMON, "Create an image for a project, based on the best matching target"),
     "add": Verb(COMMON, "Add packages to the image of a project"),
     "remove": Verb(COMMON, "Remove packages that were added to the image of a project"),
@@ -73,9 +71,7 @@ VERBS = {
     "registry": Verb(DISTRIBUTION, "List, tag, clean up or mirror images in a registry"),
     "cves": Verb(DISTRIBUTION, "List known vulnerabilities of locked targets"),
     "outdated": Verb(CURRENT, "List newer versions of packages of a target, a project or a file"),
-    "update": Verb(
-        CURRENT, "Update a project to newer versions, or try newer versions in a matrix"
-    ),
+    "update": Verb(CURRENT, "Update a project, or try newer versions in a matrix"),
     "slurm": Verb(SITES, "Write a Slurm job script for the image of a target"),
     "ci": Verb(SITES, "List CI jobs, write them as a shell script, and report their results"),
     "site": Verb(SITES, "Write the targets of the matrix as static web pages"),
@@ -224,5 +220,5 @@ def run_verb() -> int:
         if type(error).__name__ == "UsageError":
             hint = _replacement(name) or hint
         if name in TAKES_COMMAND and type(error).__name__ == "NoSuchOption":
-            hint = f"to pass options to COMMAND, run {name} TARGET -- COMMAND; {hint}"
+            hint = f"to pass options to the command, run {name} TARGET -- COMMAND; for help, {hint}"
         raise InputError(message, hint=hint) from error

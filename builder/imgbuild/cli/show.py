@@ -241,7 +241,7 @@ def show(
         OUTPUT_PATH("Applies to --sbom: a file, or a folder for several targets. Default: stdout."),
     ] = None,
 ) -> None:
-    """Show the versions, digest, size and tests of a target, and how to use it.
+    """Show the versions, digest, size and tests of a target.
 
     Two targets are shown side by side. Nothing is downloaded or built. --layers, --variables,
     --packages, --guide, --history, --tests and --sbom show other information instead.

@@ -24,7 +24,7 @@ def update(
     dry_run: Annotated[bool, DRY_RUN()] = False,
     jobs: Jobs = 0,
 ) -> None:
-    """Update a project to newer versions, or try newer versions in a matrix.
+    """Update a project, or try newer versions in a matrix.
 
     In a project, moves the rows to the latest lock of their published target, or with --to, to
     another target. Prints the changes first: versions, bytes to pull, and errors in the project's

@@ -135,7 +135,7 @@ def _refuse_other_schemes(realm: str, url: str) -> None:
     except ValueError:  # invalid brackets or port
         web = None
     if not web:
-        message = f"{host(url)} has an invalid token server URL (not HTTP)"
+        message = f"{host(url)} has a token server URL that is not HTTP"
         raise FetchFailed(
             message, hint="contact the registry's administrator; no credentials were sent"
         )

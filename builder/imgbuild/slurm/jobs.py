@@ -141,7 +141,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
             ScriptKind.SINGLE: "a command on one node",
             ScriptKind.TORCHRUN: f"torchrun on {several}",
             ScriptKind.RAY: f"a command on a Ray cluster of {several}",
-            ScriptKind.TRL_SERVER: f"TRL with a vLLM server on one node, trainers on {nodes - 1}",
+            ScriptKind.TRL_SERVER: f"TRL with its vLLM server on one node, trainers on {nodes - 1}",
             ScriptKind.VERL: f"verl on a Ray cluster of {several}",
             ScriptKind.CHECK: f"a check of {several} in two minutes",
         }[self.job]

@@ -152,7 +152,7 @@ class _Lookup:
         has = public(self._set.versions[package])
         files = self._indexes.files(package)
         if not files:
-            return self.row(package, error="the package is not on the index")
+            return self.row(package, error="the index has no such package")
         releases = final_releases(file for file in files if file.is_wheel or is_sdist(file))
         later = sorted((version for version in releases if version > has), reverse=True)
         if not later:

@@ -154,8 +154,8 @@ def renewed(target: Target, source: str, row: Row, made: datetime.date) -> Targe
     base = f"; on the base {row.target.base}" if row.target.base != target.base else ""
     arches = " and ".join(row.target.arch)
     tested = (
-        f"The image was not run. Created from {source} by imgbuild update on {made}: "
-        f"{words}{base}. The audit found no errors on {arches}."
+        f"The image was not run. Made of {source} by imgbuild update on {made}: {words}{base}. "
+        f"The audit found no errors on {arches}."
     ).replace(": ;", ":")
     flashinfer = row.target.flashinfer
     if any(before in flashinfer.reason for _, before, _ in moves):

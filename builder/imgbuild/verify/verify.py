@@ -26,7 +26,7 @@ from imgbuild.verify.claims import AttachedStatement
 from imgbuild.verify.expected_lock import ExpectedLock
 
 LAYOUT = "a layout has no signatures; verify the image in a registry"
-NO_LOCK = "no lock to compare the image with was found"
+NO_LOCK = "no lock to compare the image with"
 
 Rebuild = Callable[[ExpectedLock, Sequence[Arch]], str]
 

@@ -233,7 +233,7 @@ def test_lock_of_other_image_is_refused(
     elsewhere(place, monkeypatch, tmp_path)
     result = command("build", "--from", reference)
     assert result.status == 9
-    assert f"but is attached to {plan.top.digest}" in result.stderr
+    assert f"is attached to {plan.top.digest}" in result.stderr
     assert not (tmp_path / "empty/build").exists()
 
 

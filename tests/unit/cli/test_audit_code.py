@@ -275,7 +275,7 @@ def test_code_whose_module_was_not_read_does_not_run(imgbuild: Command, tmp_path
     imgbuild("audit", TARGET, "--code", "other.py")
     unknown = imgbuild(*words)
     assert unknown.stdout == f"{TARGET}  unknown: trl was not read\n"
-    hint = f"to read the packages of a target: imgbuild audit {TARGET} --code grpo.py"
+    hint = f"to check such a target, run: imgbuild audit {TARGET} --code grpo.py"
     assert hint in " ".join(unknown.stderr.split())
     [fit] = json.loads(imgbuild(*words, "--json").stdout)
     assert (fit["state"], fit["unread"]) == ("unknown", ["trl"])

@@ -79,7 +79,7 @@ def test_pin_is_shown_with_bounds_and_requirements(imgbuild: Command, project: P
     matrix.write_text(text[:place] + note + text[place:])
     lines = [" ".join(line.split()) for line in imgbuild("why", "vllm", TARGET).stdout.splitlines()]
     assert "without the pin: any version" in lines
-    assert "exact versions that it requires: torch==2.6.0" in lines
+    assert "required exact versions: torch==2.6.0" in lines
     assert "note: vLLM is the newest for torch 2.6" in lines
     assert f"refused: vllm 0.9.2 in {TARGET}: no" in lines
     (reason,) = json.loads(imgbuild("why", "vllm", TARGET, "--json").stdout)
@@ -116,7 +116,7 @@ def test_tree_and_inverted_tree_are_printed(imgbuild: Command) -> None:
 @pytest.mark.usefixtures("project")
 def test_impossible_requests_are_refused(imgbuild: Command) -> None:
     done = imgbuild("tree", TARGET, "--invert")
-    assert (done.status, "--invert needs PACKAGE" in done.stderr) == (InputError.exit_code, True)
+    assert (done.status, "--invert requires PACKAGE" in done.stderr) == (InputError.exit_code, True)
     done = imgbuild("why", "toch", TARGET)
     assert (done.status, "did you mean torch?" in done.stderr) == (InputError.exit_code, True)
     done = imgbuild("why", "torch", "nothing")

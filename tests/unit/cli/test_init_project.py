@@ -78,7 +78,7 @@ def test_the_next_command_runs_the_only_script(imgbuild: Command) -> None:
     done = imgbuild("audit", "--code", "main.py")
     assert done.status == LockStale.exit_code
     text = " ".join(done.stderr.split())
-    assert "create a lock with: imgbuild lock project; without it" in text
+    assert "run imgbuild lock project; to audit" in text
     assert f"imgbuild audit {TARGET} --code PATH" in text
 
 
@@ -112,7 +112,7 @@ def test_unlocked_target_is_refused(imgbuild: Command, tmp_path: Path, select: s
     assert refused.status == 3
     assert unwrapped(refused.stderr).endswith(
         "error: cu124-vllm is not locked hint: in a clone of imgbuild, run: imgbuild lock"
-        " cu124-vllm; then here: imgbuild init --lock CLONE"
+        " cu124-vllm, then in this folder: imgbuild init --lock CLONE"
     )
     absent = imgbuild("init", "ours", "--lock", clone, "--extends", "absent")
     assert "no locked target absent" in unwrapped(absent.stderr)
@@ -245,7 +245,7 @@ def test_nightly_build_is_reported_as_such(imgbuild: Command, index: LocalIndex)
     require("torch\nvllm==0.8.6.dev31+g1234567\n")
     done = imgbuild("init")
     assert done.status == 8
-    assert "it is a nightly build; require its wheel by URL" in unwrapped(done.stderr)
+    assert "it is a nightly build; require the wheel by URL" in unwrapped(done.stderr)
 
 
 def test_a_package_of_python_source_is_built(imgbuild: Command, index: LocalIndex) -> None:
@@ -382,11 +382,11 @@ def test_only_targets_for_described_machine_are_used(
     ("options", "status", "message"),
     [
         (["--driver", "new"], 2, "--driver new: expected a version"),
-        (["--gpu", "RTX"], 2, "--gpu RTX: neither a compute capability nor the name of a GPU"),
+        (["--gpu", "RTX"], 2, "--gpu RTX: unknown GPU"),
         (["--cuda", "11.0"], 3, "no locked target for x86_64 has CUDA 11.0"),
-        (["--driver", "450"], 3, "no target runs on this machine: CUDA"),
+        (["--driver", "450"], 3, "no target can run on this machine: CUDA"),
         (["--target", "nosuch"], 3, "no locked target nosuch for x86_64"),
-        (["--target", "a", "--extends", "b"], 2, "select more than one target"),
+        (["--target", "a", "--extends", "b"], 2, "cannot be combined"),
         (["--from", "absent"], 2, "--from absent: no such file or folder"),
         (["--add", "=="], 2, "invalid requirement: '=='"),
         (["Name"], 2, "invalid name for an image: Name"),

@@ -63,7 +63,7 @@ def test_missing_value_error_refers_to_help(
     for flag in flags:
         done = Command(monkeypatch, capsys)(*verb.split(), flag)
         assert done.status == 2, done.stderr
-        assert f"hint: see imgbuild help {verb}\n" in done.stderr, done.stderr
+        assert f"hint: run imgbuild help {verb}\n" in done.stderr, done.stderr
 
 
 @each_row("verb", VERBS)
@@ -178,7 +178,7 @@ def test_option_of_command_requires_two_dashes(imgbuild: Command, sample: Sample
     done = imgbuild("run", TARGET, "--verson")
     assert done.status == 2
     hint = "pass options of the command after --: imgbuild run TARGET -- COMMAND"
-    assert f"hint: {hint}; see imgbuild help run" in done.stderr
+    assert f"hint: {hint}; run imgbuild help run" in done.stderr
     assert sample.matrix.is_file()
 
 
@@ -226,4 +226,4 @@ def test_one_target_is_positional_or_an_option(
 
 
 def test_gpus_are_a_number_or_all(imgbuild: Command) -> None:
-    assert "not a number of GPUs" in imgbuild("run", TARGET, "--gpus", "some").stderr
+    assert "not a valid number of GPUs" in imgbuild("run", TARGET, "--gpus", "some").stderr

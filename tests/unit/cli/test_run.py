@@ -76,7 +76,7 @@ def test_a_printed_command_without_gpus_is_reported(
     gpus: str | None, reported: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     RunOptions(gpus=gpus).request(IMAGE, ("true",), interactive=True, dry_run=True)
-    assert ("for a machine with GPUs add --gpus all" in capsys.readouterr().err) is reported
+    assert ("to request GPUs, add --gpus all" in capsys.readouterr().err) is reported
     container_request()
     assert "no GPU is visible" not in capsys.readouterr().err
 

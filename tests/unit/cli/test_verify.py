@@ -94,7 +94,7 @@ def test_second_signing_writes_nothing(place, imgbuild, pair):
 def test_failures_are_reported_with_exit_status(place, imgbuild, pair):
     verification = imgbuild("verify", ref(place), "--key", pair[1])
     assert verification.status == 9
-    assert "it is not signed" in verification.stdout
+    assert "the image is not signed" in verification.stdout
     assert "failed verification: 7 failed" in verification.stderr
 
 
@@ -121,7 +121,7 @@ def test_only_digest_is_signed_without_own_lock(signed, place, imgbuild, pair, l
         signed.remove(bundle.ARTIFACT_TYPE, signed.top)
     answer = imgbuild("sign", ref(place), "--sign-key", pair[0], "--json")
     assert "only its digest is signed" in answer.stderr
-    assert "pass your own lock with --target" in answer.stderr
+    assert "specify your lock with --target" in answer.stderr
     signed_images = json_of(answer)
     assert [image["statements"] for image in signed_images] == [[], [], []]
     verification = imgbuild("verify", ref(place), "--key", pair[1], "--json")
