@@ -211,7 +211,7 @@ def test_buildx_builder_variable_selects_builder(project, monkeypatch):
     project.run(*BUILD)
     monkeypatch.setenv("BUILDX_BUILDER", "absent")
     done = project.run(*BUILD, status=2)
-    assert "set BUILDX_BUILDER to a builder of `docker buildx ls`" in done.stderr
+    assert "set BUILDX_BUILDER to a builder listed by `docker buildx ls`" in done.stderr
 
 
 def digest_of(archive: Path) -> str:
