@@ -300,7 +300,7 @@ class Store:
         self._reporter.warn(f"removed {shown}, which is damaged; it will be fetched or built again")
 
     def _require_own(self, folder: Path) -> None:
-        """Remove `folder` if other users may write to it.
+        """Remove `folder` if other users can write to it.
 
         Raises InputError if another user owns the folder.
         """

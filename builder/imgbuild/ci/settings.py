@@ -30,11 +30,11 @@ class Runner(Strict, frozen=True):
 
     labels: Annotated[
         tuple[str, ...],
-        Meta(min_length=1, description="labels by which the CI selects the machine"),
+        Meta(min_length=1, description="labels to select the machine in the CI"),
     ]
-    arch: Annotated[Arch, Meta(description="native architecture")]
-    disk: Annotated[int, Meta(ge=1, description="GB of disk available to a job")]
-    gpus: Annotated[int, Meta(ge=0, description="number of GPUs")] = 0
+    arch: Annotated[Arch, Meta(description="native architecture of the machine")]
+    disk: Annotated[int, Meta(ge=1, description="available disk space for a job in GB")]
+    gpus: Annotated[int, Meta(ge=0, description="number of GPUs of the machine")] = 0
 
 
 class CveGate(Strict, frozen=True):

@@ -52,7 +52,7 @@ class AllocationOptions(Group, frozen=True, kw_only=True):
 def requested(options: AllocationOptions) -> Allocation:
     """The resources of each task of an array.
 
-    Raises InputError for options that the array itself sets.
+    Raises InputError for options that the array sets.
     """
     wrong = words(resources := allocation(options), log=True)
     if wrong:

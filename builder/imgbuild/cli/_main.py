@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def _stopped(error: Exception) -> int:
-    """Report an interrupt by Ctrl-C or a signal; returns the exit status as defined by shells."""
+    """Report an interrupt by Ctrl-C or a signal, and return the exit status as in shells."""
     number = ending.received()
     interrupted = error if isinstance(error, Interrupted) else Interrupted(STOPPED)
     if number is None:
@@ -122,7 +122,7 @@ def _system_error(error: OSError) -> ImgbuildError:
 
 
 def _full_place() -> Path:
-    """The folder to name in a disk-full error without a path: the one with the least free space."""
+    """The folder with the least free space, for a disk-full error without a path."""
     return files.fullest((default_root(), Path.cwd(), Path(tempfile.gettempdir())))
 
 

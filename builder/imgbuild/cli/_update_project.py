@@ -81,8 +81,8 @@ def update_project(
 ) -> None:
     """Print the changes, and move rows of `project` to a newer lock or another target.
 
-    Raises NoSolution, with all conflicts, if the project's requirements exclude the target; then,
-    and with `dry_run`, nothing is written.
+    Raises NoSolution, with all conflicts, if the project's requirements exclude the target. In this
+    case, and with `dry_run`, nothing is written.
     """
     project.require_writable("imgbuild update")
     if move.lock is not None and move.to is None:

@@ -341,7 +341,7 @@ INCOMPLETE = (
 
 
 class Check(enum.StrEnum):
-    """The checks of the audit, in the order in which they run."""
+    """The checks of the audit, in the order of execution."""
 
     METADATA = "metadata"
     ELF = "elf"

@@ -82,9 +82,9 @@ ProjectOption = Annotated[
     bool,
     option(
         "--with-project",
-        "Add the committed files of the project (git HEAD) to the working folder of the image, and"
-        " write the image to build/TARGET-with-project. Use this for clusters on which folders"
-        " cannot be mounted.",
+        "Add the committed files of the project (git HEAD) to the working folder of the image, "
+        "and write the image to build/TARGET-with-project. Use this option on clusters that do "
+        "not allow mounting folders.",
         often=True,
     ),
 ]

@@ -69,7 +69,7 @@ Since = Annotated[
     ),
 ]
 Shard = Annotated[
-    str, option("--shard", "Select shard I of N shards.", metavar="I/N", panel=SELECT)
+    str, option("--shard", "Select part I of N parts, such as 1/3.", metavar="I/N", panel=SELECT)
 ]
 CrossBuild = Annotated[
     bool,

@@ -114,7 +114,7 @@ class Filters(Group, frozen=True, kw_only=True):
     state: State = None
 
     def words(self) -> list[str]:
-        """The filters as words of the command line."""
+        """The filters as options of the command line."""
         return [
             *(f"--with {requirement}" for requirement in self.package or ()),
             *([f"--cuda {self.cuda}"] if self.cuda else []),

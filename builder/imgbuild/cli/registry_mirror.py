@@ -44,8 +44,8 @@ Places = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET... HOST/REPOSITORY",
-        help="The targets, and the repository. Default repository: the one set with `imgbuild"
-        " registry mirror use`.",
+        help="The targets, and the repository of the mirror. Default repository: the setting of "
+        "`imgbuild registry mirror use`.",
         show_default=False,
     ),
 ]
@@ -109,7 +109,7 @@ def use(
         str | None,
         typer.Argument(
             metavar="HOST/REPOSITORY",
-            help="A repository to which `imgbuild registry mirror push` has pushed.",
+            help="A repository with inputs from `imgbuild registry mirror push`.",
             show_default=False,
         ),
     ] = None,

@@ -55,7 +55,7 @@ USER = re.compile(r"[\w.-]+(:[\w.-]+)?")
 
 
 class RunOptions(Group, frozen=True, kw_only=True):
-    """Options for the container in which a command runs."""
+    """Options for the container of a command."""
 
     volume: Annotated[
         list[str] | None,

@@ -68,7 +68,7 @@ Source = Annotated[
     str,
     option(
         "--source",
-        "The URL of the source repository, to which the pages link.",
+        "The URL of the source repository, for links on the pages.",
         metavar="URL",
     ),
 ]

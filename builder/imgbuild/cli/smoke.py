@@ -283,9 +283,9 @@ SifOption = Annotated[Path | None, SIF_FILE("Test this file with apptainer inste
 ThroughOption = Annotated[
     Through | None,
     THROUGH(
-        "One of docker, podman, root (an unpacked root folder, without an engine), apptainer (a"
-        " SIF file, read-only, as a user that the image does not define), or here (the active"
-        " Python environment, without an image). Default: the engine that is running, else root."
+        "One of docker, podman, root (an unpacked root folder, without an engine), apptainer (a "
+        "read-only SIF file, run as a user that the image does not define), or here (the active "
+        "Python environment, without an image). Default: the running engine, else root."
     ),
 ]
 

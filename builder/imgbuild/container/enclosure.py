@@ -1,4 +1,4 @@
-"""Runs a command in the sandbox, and sets up namespaces, user IDs, privileges, limits and terminal.
+"""Sets up a sandbox (namespaces, user IDs, privileges, limits, terminal) and runs a command.
 
 There are four processes. The first stays outside, maps user IDs and waits. The second creates the
 namespaces and waits. The third, which is process 1 of the namespaces, sets up the root, drops all

@@ -277,7 +277,7 @@ def _escaped(path: Path) -> str:
 
 
 def overlay_place(folder: Path) -> Literal["disk", "memory"] | None:
-    """The folder in the empty `folder` in which `run` stores changes of a root.
+    """The folder for changes of a root, created in the empty `folder`.
 
     None if an overlay cannot be mounted.
     """

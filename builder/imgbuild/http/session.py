@@ -253,7 +253,7 @@ class _Watched(io.RawIOBase):
         self._bytes = 0
 
     def readable(self) -> bool:
-        """Whether the body can be read: always."""
+        """Return True, because the body can be read."""
         return True
 
     def fileno(self) -> int:
@@ -277,7 +277,7 @@ class _Watched(io.RawIOBase):
         return size
 
     def close(self) -> None:
-        """Also close the socket's file."""
+        """Close the body and the file of the socket."""
         self._source.close()
         super().close()
 

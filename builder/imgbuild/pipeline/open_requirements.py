@@ -72,7 +72,7 @@ def _file_indexes(
 def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix]) -> SolvedPins:
     """Find a version for each package required by `declared`, including dependencies.
 
-    URL requirements are not resolved, since the version of a wheel is part of its file name.
+    URL requirements are not resolved, because the version of a wheel is part of its file name.
     `matrix` is read if files name indexes. Raises NoSolution if no set of versions is possible with
     the wheels of the index.
     """

@@ -144,7 +144,7 @@ def work(
     named = [parse_repository(text) for text in mounts]
     for other in named:
         if other.host != repository.host:
-            message = f"--mount-from {other}: a registry can mount only its own layers"
+            message = f"--mount-from {other}: layers can be mounted only from the same registry"
             raise InputError(message, hint=f"use a repository of {repository.host}")
     if session.matrix.registry is not None:
         named.append(parse_repository(session.matrix.registry))

@@ -106,7 +106,7 @@ def download(
     path: Path,
     advance: Callable[[int], object],
 ) -> None:
-    """Download a blob to the file `path`, which may have its first bytes already.
+    """Download a blob to the file `path`, which can contain its first bytes.
 
     Raises NotFound if the blob is missing, and IntegrityError if no endpoint serves the right
     bytes.

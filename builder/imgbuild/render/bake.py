@@ -1,4 +1,4 @@
-"""Renders docker-bake.json, with which `docker buildx bake` builds every locked target.
+"""Renders docker-bake.json, a file for `docker buildx bake` with every locked target.
 
 Names in the file cannot contain dots, so `cu130-vllm0.20.2` becomes `cu130-vllm0_20_2`.
 """

@@ -150,7 +150,7 @@ def text(script: Script, name: str, images: Path) -> str:
 
 
 def _environment(lock: Lock) -> dict[str, str]:
-    """The variables of the image, for a shell in which $venv and $cache are set."""
+    """The variables of the image, for a shell that has set $venv and $cache."""
     return {
         name: _moved(lock, value)
         for name, value in lock.settings.env.items()

@@ -72,7 +72,7 @@ def _differing(target: SiteTarget, other: SiteTarget) -> int:
 
 
 def common_arch(target: SiteTarget, other: SiteTarget) -> Arch | None:
-    """The first architecture for which both targets are locked."""
+    """The first architecture that two targets have in common."""
     there = other.lock.arch if other.lock else {}
     return next((arch for arch in target.row.arch if arch in there), None)
 

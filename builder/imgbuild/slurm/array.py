@@ -54,7 +54,7 @@ class JobArray(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counted(self) -> bool:
-        """Whether the script sets --jobs to the CPUs of the task, as the user did not set it."""
+        """Whether the script sets --jobs to the number of CPUs, unless the user sets --jobs."""
         return self.verb == "build" and not any(word.startswith("--jobs") for word in self.command)
 
     @property
