@@ -271,8 +271,8 @@ def _layer_text(package: str, layer: PackageLayer) -> str:
     size = f"{layer.size:,} bytes" + (f" ({size_text(layer.size)})" if layer.size > 1e6 else "")
     more = f" and {', '.join(layer.layers[1:])}" if layer.layers[1:] else ""
     return (
-        f"layer {layer.position}, {layer.name}{others}: changes if only {package} changes{more}, "
-        f"{size} to pull; other layers do not change"
+        f"layer {layer.position}, {layer.name}{others}: another version of {package} changes only "
+        f"this layer{more}, {size} to pull"
     )
 
 

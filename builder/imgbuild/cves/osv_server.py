@@ -272,10 +272,7 @@ class OsvServer:
     def _fetch(self, request: Request) -> bytes:
         http = self._context.http
         if http.offline:
-            message = (
-                f"{request.place}: the response is not in the cache, and --offline disables "
-                "downloads"
-            )
+            message = f"{request.place}: the response is not in the cache, and --offline is set"
             hint = "pass a scanner report with --report, or run the command without --offline"
             raise FetchFailed(message, hint=hint)
 

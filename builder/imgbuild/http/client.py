@@ -184,7 +184,7 @@ class Http:
         for chunk in self.chunks(response, decode=decode):
             data += chunk
             if len(data) > limit:
-                message = f"{host(response.url)} sent a document with more than {limit} bytes"
+                message = f"{host(response.url)} sent a document of more than {limit} bytes"
                 raise FetchFailed(message)
         return Octets(data)
 
@@ -250,7 +250,7 @@ class Http:
         first, has_asked = msgspec.structs.replace(request, url=without_login(request.url)), False
         if self.offline and urlsplit(first.url).scheme != "file":
             message = f"{first.place} is not in the cache, and --offline is set"
-            raise FetchFailed(message, hint="run the command without --offline")
+            raise FetchFailed(message, hint="run once without --offline")
         here = first
         for _ in range(12):
             response = self._authorizer.answer(self, here, login)

@@ -108,9 +108,7 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
     resolution = lock.arch.get(arch)
     if resolution is None:
         message = f"the lock of {lock.target} has no {arch}, only {', '.join(lock.arch)}"
-        raise LockStale(
-            message, hint=f"add {arch} to the matrix, and run imgbuild lock {lock.target}"
-        )
+        raise LockStale(message, hint=f"run imgbuild lock {lock.target}")
     wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     ranges = LockedRanges(lock, wheels, inputs, LockFiles(lock, inputs))
     store = inputs.store

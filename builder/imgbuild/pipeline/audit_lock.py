@@ -104,9 +104,7 @@ def audit_lock(
     resolution = lock.arch.get(arch)
     if resolution is None:
         message = f"the lock of {lock.target} has no {arch}, only {', '.join(lock.arch)}"
-        raise LockStale(
-            message, hint=f"add {arch} to the matrix, and run imgbuild lock {lock.target}"
-        )
+        raise LockStale(message, hint=f"run imgbuild lock {lock.target}")
     terms = judge.restricted(terms_of(lock, inputs.matrix, learned), resolution.versions)
     if lock.project is not None:
         markers = Tags(python=lock.base.python, glibc=lock.base.glibc, arch=arch).markers

@@ -430,7 +430,7 @@ def test_incompatible_python_is_reported_immediately(imgbuild: Command, index: L
     message = "the project requires Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
     assert message in unwrapped(done.stderr)
     unlocked = (
-        "cu130-vllm0.33.0-py312 has Python 3.12, and is not locked. In a clone of imgbuild:"
+        "cu130-vllm0.33.0-py312 has Python 3.12, and is not locked; in a clone of imgbuild, run:"
         " imgbuild lock cu130-vllm0.33.0-py312 (docs/howto/python-version.md)"
     )
     assert unlocked in unwrapped(done.stderr)
@@ -515,7 +515,7 @@ def test_conda_package_missing_on_index_is_excluded(imgbuild: Command) -> None:
     )
     done = imgbuild("init")
     assert done.status == 0, done.stderr
-    assert row()["exclude"] == {"some-tool": "a conda package that is not on the index"}
+    assert row()["exclude"] == {"some-tool": "a conda package that is missing on the index"}
     require("dependencies:\n  - pytorch=2.6.0\n  - pip:\n    - some-tool\n", "environment.yml")
     Path("matrix.yaml").unlink()
     assert "some-tool: the index has no such package" in imgbuild("init").stderr
@@ -525,7 +525,7 @@ def test_conda_package_missing_on_index_is_excluded(imgbuild: Command) -> None:
     ("option", "value", "message"),
     [
         ("--driver", "٥٣٥", "expected a version"),
-        ("--gpu", "٩.0", "neither a compute capability"),
+        ("--gpu", "٩.0", "unknown GPU"),
         ("--cuda", "١٢.٤", "expected a CUDA release with two numbers"),
         ("--from", "~nouser/requirements.txt", "no such file or folder"),
     ],

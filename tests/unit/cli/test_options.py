@@ -177,8 +177,8 @@ def test_main_help_lists_every_verb_in_its_group(imgbuild: Command) -> None:
 def test_option_of_command_requires_two_dashes(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("run", TARGET, "--verson")
     assert done.status == 2
-    hint = "pass options of the command after --: imgbuild run TARGET -- COMMAND"
-    assert f"hint: {hint}; run imgbuild help run" in done.stderr
+    hint = "to pass options to the command, run imgbuild run TARGET -- COMMAND"
+    assert f"hint: {hint}; for help, run imgbuild help run" in done.stderr
     assert sample.matrix.is_file()
 
 
@@ -221,7 +221,7 @@ def test_one_target_is_positional_or_an_option(
     assert (positional.status, positional.stdout) == (named.status, named.stdout)
     assert positional.stderr == named.stderr
     several = imgbuild(*words, "-t", TARGET, "-t", "other")
-    assert (several.status, "one target is expected" in several.stderr) == (2, True)
+    assert (several.status, "only one target can be specified" in several.stderr) == (2, True)
     assert sample.matrix.is_file()
 
 

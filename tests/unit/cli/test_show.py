@@ -145,7 +145,7 @@ def test_a_guide_is_the_readme_and_data_of_the_catalogue(imgbuild: Command, samp
     ]
     image = sample.target_digests.arch[Arch.X86_64]
     assert sample.target_digests.digest in rest
-    assert f"- x86_64: {size_text(image.size)} are downloaded" in rest
+    assert f"- x86_64: {size_text(image.size)} to download" in rest
     assert "- x86_64: no test record for this digest" in rest
     (value,) = json.loads(imgbuild("show", TARGET, "--guide", "--json").stdout)
     assert value["page"]["digest"] == sample.target_digests.digest

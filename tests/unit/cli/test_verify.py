@@ -120,7 +120,7 @@ def test_only_digest_is_signed_without_own_lock(signed, place, imgbuild, pair, l
     if lock == "none":
         signed.remove(bundle.ARTIFACT_TYPE, signed.top)
     answer = imgbuild("sign", ref(place), "--sign-key", pair[0], "--json")
-    assert "only its digest is signed" in answer.stderr
+    assert "only the digest is signed" in answer.stderr
     assert "specify your lock with --target" in answer.stderr
     signed_images = json_of(answer)
     assert [image["statements"] for image in signed_images] == [[], [], []]
@@ -271,8 +271,8 @@ def test_deleted_attachments_do_not_pass(signed, place, imgbuild, pair):
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (("sign", "REF"), 2, "is required"),
-        (("sign", "REF", "--sign-key", "PRIVATE", "--keyless"), 2, "is required"),
+        (("sign", "REF"), 2, "specify either --sign-key"),
+        (("sign", "REF", "--sign-key", "PRIVATE", "--keyless"), 2, "specify either --sign-key"),
         (("sign", "REF", "--sign-key", "PUBLIC"), 2, "not a private key"),
         (("sign", "REF", "--keyless"), 6, "cosign is not installed"),
         (("verify", "REF", "--key", "PRIVATE"), 2, "is a private key"),

@@ -344,7 +344,7 @@ def test_list_of_builder_differences_is_used_only_here():
         ("- {path: /a, field: mode, reason: ' '}", "the reason is missing"),
         ("- {path: /a, field: mode, reason: x, because: y}", "because"),
         ("- {path: /a, field: mode, reason: x, like: that}", "like"),
-        ("a: [", "not a list of accepted differences"),
+        ("a: [", "not a valid list of accepted differences"),
     ],
 )
 def test_an_invalid_list_is_refused(tmp_path, text, result):
