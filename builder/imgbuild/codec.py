@@ -1,8 +1,8 @@
-"""Converts values to canonical JSON and back; reads and writes files; errors name key and line.
+"""Converts values to canonical JSON and back, and reads and writes files.
 
-Canonical means: UTF-8, keys in the order of the struct's fields (mappings sorted), an indentation
-of two spaces, and any list or mapping that holds only scalars on one line, so that a diff of a
-lock shows one line for each changed item. The last byte is a newline.
+Canonical JSON is UTF-8, has keys in the order of the struct's fields (mappings are sorted), an
+indentation of two spaces, and a newline at the end. A list or mapping that contains only scalars is
+on one line, so that a diff of a lock has one line for each changed item.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",",
 
 
 def to_builtins(value: Any) -> Any:
-    """`value` as JSON types: mappings sorted by key, fields in the order of their struct."""
+    """Convert `value` to JSON types, with sorted mappings, and fields in the struct's order."""
     return msgspec.to_builtins(value, order="deterministic", str_keys=True, enc_hook=_other)
 
 
@@ -42,12 +42,12 @@ def _other(value: object) -> str:
 
 
 def compact(value: Any) -> bytes:
-    """Canonical JSON on one line with sorted keys: for hashing and for registry documents."""
+    """Canonical JSON on one line with sorted keys, for hashing and for registry documents."""
     return _COMPACT.encode(to_builtins(value)).encode()
 
 
 def encode(value: Any) -> bytes:
-    """Canonical JSON for files that people review, as the module's docstring defines it."""
+    """Canonical JSON with line breaks, for files that people review."""
     return (_block(to_builtins(value), "") + "\n").encode()
 
 
@@ -73,9 +73,11 @@ def _flat(items: Any) -> bool:
 def decode(
     data: bytes, kind: type[T], *, file: str, what: str = "document", hint: str | None = None
 ) -> T:
-    """Decode `data` as a `kind`; InputError, with `hint`, names `file`, the key and its value.
+    """Decode `data` as a `kind`.
 
-    `what` is the type of the file in the message: "lock", "test record".
+    `what` is the type of the file in messages, such as "lock" or "test record".
+
+    Raises InputError with `hint` and a message that names `file`, the key and the value.
     """
     cause: Exception
     problem: Problem | None = None
@@ -97,9 +99,9 @@ def decode(
 
 
 def _first_misfit(data: bytes, kind: type[T], file: str) -> Problem | None:
-    """The first text in `data` that does not match the pattern of its type; None if there is none.
+    """The first text in `data` that does not match the pattern of its type, or None.
 
-    msgspec itself names neither the value nor the keys of mappings.
+    Errors of msgspec name neither the value nor the keys of mappings.
     """
     try:
         return _misfit(msgspec.json.decode(data), inspect.type_info(kind), (), file)
@@ -135,7 +137,7 @@ def _misfit(
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """The path of a value in a document as text: targets.cu124-vllm.arch[0]."""
+    """Format the path of a value in a document, such as targets.cu124-vllm.arch[0]."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -143,9 +145,11 @@ def dotted(path: Sequence[str | int]) -> str:
 
 
 def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None = None) -> T:
-    """Read the file at `path` as a `kind`; InputError if it is missing or invalid.
+    """Read the file at `path` as a `kind`.
 
-    `what` and `hint` as for `decode`.
+    `what` and `hint` are used as in `decode`.
+
+    Raises InputError if it is missing or invalid.
     """
     try:
         data = boundary.content(path, LIMIT)
@@ -156,16 +160,17 @@ def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None 
 
 
 def write(path: Path, value: Any, *, below: Path | None = None) -> bool:
-    """Write `value` to `path` as `write_bytes` does; False if the file already has this content."""
+    """Write `value` to `path`. Returns False if the file already has this content."""
     return write_bytes(path, encode(value), below=below)
 
 
 def write_bytes(path: Path, data: bytes, *, below: Path | None = None) -> bool:
-    """Write `data` to `path` by an atomic rename; False if the file already has this content.
+    """Write `data` to `path` with an atomic rename. Returns False if nothing changed.
 
-    `below` is a folder above `path`, such as a project's: no link between the two is followed.
-    Without it only `path` itself may not be a link. InputError if there is one, or a pipe, a device
-    or a folder. Several processes may write at once: the last one wins. An OSError names `path`.
+    `below` is a parent folder of `path`, such as that of a project. No symbolic link below it is
+    followed; without `below`, only `path` must not be a link. Raises InputError for a link, pipe,
+    device or folder. If several processes write at the same time, the last one wins. An OSError
+    names `path`.
     """
     top = path.parent if below is None else below
     top.mkdir(parents=True, exist_ok=True)

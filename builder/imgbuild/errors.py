@@ -1,6 +1,6 @@
-"""The errors that users see: a message, a hint, and one exit code for each class.
+"""Defines the errors that users see, with a message, a hint, and an exit code for each class.
 
-They are caught only in `cli.main`, which prints them and ends the process. `Signal` is not one.
+Errors are caught only in `cli.main`, which prints them and exits. A `Signal` is not an error.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import msgspec
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One error in an input file: its place, the value found there, and the expected value.
+    """An error in an input file: place, value, and expected value.
 
-    `line` and `column` count from 1; `path` is a key such as "targets.cu124.python". `nearest` is
-    the valid value that is most similar to `value`; `source` is the text of the line.
+    `line` and `column` start at 1. `path` is a key such as "targets.cu124.python". `nearest` is the
+    valid value that is most similar to `value`. `source` is the text of the line.
     """
 
     file: str
@@ -42,11 +42,11 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signal(Exception):
-    """Tells callers to stop or to try again; not a failure, and never shown to users."""
+    """Base class of exceptions that tell callers to stop or to retry. Never shown to users."""
 
 
 class ImgbuildError(Exception):
-    """Base class: `message` names file, place and value; `hint` is the remedy."""
+    """Base class of errors. `message` names file, place and value. `hint` is the remedy."""
 
     exit_code = 1
     log = ""  # the output of a build that failed
@@ -94,13 +94,13 @@ class LockStale(ImgbuildError):
 
 
 class ToolMissing(ImgbuildError):
-    """A program that this verb needs is missing or too old."""
+    """A required program is missing or too old."""
 
     exit_code = 6
 
 
 class FetchFailed(ImgbuildError):
-    """A download or an upload failed: no connection, no such file, no permission."""
+    """A download or an upload failed, for example without a connection or a permission."""
 
     exit_code = 7
 
@@ -108,8 +108,7 @@ class FetchFailed(ImgbuildError):
 class NoSolution(ImgbuildError):
     """No package set satisfies the target.
 
-    `reasons` explain the conflict, one line each; `nearest` are similar requests that have a
-    solution.
+    `reasons` are lines that explain the conflict. `nearest` are similar requests with a solution.
     """
 
     exit_code = 8
@@ -128,7 +127,7 @@ class NoSolution(ImgbuildError):
 
 
 class ImpossibleRequirements(NoSolution):
-    """Requirements that no file of an index satisfies; `reasons` lists each with its place."""
+    """No file of an index satisfies some requirements, which `reasons` lists with their places."""
 
 
 class IntegrityError(ImgbuildError):
@@ -142,27 +141,27 @@ class FilesDisagree(IntegrityError):
 
 
 class Interrupted(ImgbuildError):
-    """The user interrupted the work; finished parts are kept."""
+    """The user interrupted the work. Completed work is kept."""
 
     exit_code = 130
 
 
 class Terminated(ImgbuildError):
-    """SIGTERM ended the work, or SIGHUP (status 129); finished parts are kept."""
+    """SIGTERM, or SIGHUP (status 129), ended the work. Completed work is kept."""
 
     exit_code = 143
 
 
 class SomeFailed(WorkFailed):
-    """Several targets failed. The exit code is that of the errors if they agree, else 1."""
+    """Several targets failed. The exit code is that of the errors, or 1 if these differ."""
 
     def __init__(self, failed: Mapping[str, ImgbuildError]) -> None:
         codes = {error.exit_code for error in failed.values()}
         lines = "".join(f"\n  {name}: {error.message}" for name, error in failed.items())
         super().__init__(
             f"{len(failed)} targets failed:{lines}",
-            hint="the other targets are complete; run the command for one of these alone to see"
-            " its full error",
+            hint="the other targets are complete; to see the full error of a failed target, run "
+            "the command for this target only",
         )
         self.exit_code = codes.pop() if len(codes) == 1 else 1
         self.failed = dict(failed)

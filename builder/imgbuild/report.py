@@ -1,4 +1,4 @@
-"""Findings, severities, test cases and reports: one format for audit, smoke tests and doctor."""
+"""Defines findings, test cases and reports, which audit, smoke tests and doctor share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OUTCOMES = ("passed", "failed", "skipped")  # of a test case
 
 
 class Severity(enum.StrEnum):
-    """The severity of a finding. Only an error makes the verb fail."""
+    """The severity of a finding. Only errors make a command fail."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -21,7 +21,7 @@ class Severity(enum.StrEnum):
 
 
 class Relation(enum.StrEnum):
-    """The type of a conflict between two packages, or of an item that one of them lacks."""
+    """The type of a conflict between two packages, or of an item that a package lacks."""
 
     PACKAGE = "package"  # imports a package that is not in the package set
     MODULE = "module"  # imports a module that the other does not have
@@ -41,16 +41,17 @@ class Relation(enum.StrEnum):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The evidence for a finding: a place in a file of one package, and what conflicts with it.
+    """The evidence for a finding: a place in a file of a package, and the conflicting item.
 
     `subject` is the missing or rejected item: "vllm.sampling_params:GuidedDecodingParams" for a
     name, "vllm.worker" for a module, "vllm.SamplingParams(best_of)" for a keyword,
-    "vllm.AsyncEngineArgs.disable_log_requests" for an attribute, the mangled symbol, the SONAME, a
+    "vllm.AsyncEngineArgs.disable_log_requests" for an attribute, or a mangled symbol, a SONAME or a
     requirement. `other` is empty if no other package of the set is involved. `spec` are the
-    versions of `other` that fit, if the evidence states them (a window, a rule, a requirement).
-    `symbols` are all undefined symbols of a shared object, sorted, if there are several; only the
-    first finding of a file has them. `preferred`: for code that runs only where earlier imports
-    from `other` failed, the subjects of each attempt; a version that has all of one fits, too.
+    compatible versions of `other`, if the evidence states them (a window, a rule, a requirement).
+    `symbols` are all undefined symbols of a shared object, sorted, if there are several; they are
+    part of the first finding of a file. For code that runs only if earlier imports from `other`
+    failed, `preferred` are the subjects of each attempt; a version that has all subjects of an
+    attempt is compatible, too.
     """
 
     relation: Relation
@@ -67,9 +68,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One result of a check: the problem, its place, its severity, and the remedy.
+    """A result of a check: the problem, its place, the severity, and the remedy.
 
-    In an audit a finding is an error only on the main path; elsewhere it is a note.
+    In an audit, a finding is an error only on the main path, and a note elsewhere.
     """
 
     check: str
@@ -81,9 +82,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one smoke test; `seconds` is its duration.
+    """The result of a smoke test. `seconds` is the duration.
 
-    `notes` are lines of its log about a package that runs without an optional part.
+    `notes` are log lines about packages that run without an optional part.
     """
 
     name: str
@@ -100,7 +101,7 @@ def count(cases: Sequence[Case], outcome: str) -> int:
 
 
 def passed(cases: Sequence[Case]) -> bool:
-    """Whether no case failed and at least one passed: skipped cases alone do not count."""
+    """Whether no case failed, and at least one case passed."""
     return not count(cases, "failed") and count(cases, "passed") > 0
 
 
@@ -111,19 +112,19 @@ def counts(cases: Sequence[Case]) -> str:
 
 Release = Annotated[
     str,
-    msgspec.Meta(pattern=r"^[0-9A-Za-z.]*\Z", description='numbers of a release: "550.54.14"'),
+    msgspec.Meta(pattern=r"^[0-9A-Za-z.]*\Z", description='version numbers such as "550.54.14"'),
 ]
 
 
 class Floors(msgspec.Struct, frozen=True, kw_only=True):
-    """The minimum that an image requires of its host.
+    """The minimum requirements of an image on the host.
 
-    `driver` is the oldest NVIDIA driver that runs it at all; below `driver_full`, the driver of the
-    CUDA release, PTX is not compiled and newer functions are missing. `gpu` are the compute
-    capabilities ("9.0") for which all required libraries have code; for those in `gpu_ptx` some
-    libraries have only PTX, which the driver compiles at the first use. `glibc` is the newest
-    version that a wheel's file requires: a container has its own glibc, an installation from the
-    same lock uses the host's.
+    `driver` is the oldest NVIDIA driver that can run the image. With drivers older than
+    `driver_full`, the driver of the CUDA release, PTX is not compiled and newer functions are
+    missing. `gpu` are the compute capabilities ("9.0") that all required libraries have code for;
+    for those in `gpu_ptx`, some libraries have only PTX, which the driver compiles at the first
+    use. `glibc` is the newest glibc version that a wheel requires; it matters only for
+    installations without a container.
     """
 
     cuda: Release
@@ -135,9 +136,9 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that an audit did not check: a package (name==version), or a part of all packages.
+    """An item that an audit did not check: a package (name==version), or a part of all packages.
 
-    `required`: the user named it, so that an audit without it is not successful.
+    If `required` is set, the user named the item, and the audit fails without it.
     """
 
     what: str
@@ -148,8 +149,8 @@ class Unread(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The findings and test cases for one target on one architecture.
 
-    `floors` are the image's requirements of its host, if its shared objects were read; `unread`
-    lists the parts that an audit did not check.
+    `floors` are the requirements on the host, if shared objects were read. `unread` lists the parts
+    that an audit did not check.
     """
 
     target: str
@@ -162,7 +163,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether no finding is an error, no case failed, and everything required was read."""
+        """Whether no finding is an error, no case failed, and all required items were read."""
         return not (
             any(finding.severity is Severity.ERROR for finding in self.findings)
             or any(case.outcome == "failed" for case in self.cases)

@@ -1,4 +1,4 @@
-"""Architectures (x86_64, arm64), digests, sizes and package names: values of all stages."""
+"""Defines architectures, digests, sizes and package names, which all stages use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FileSize = Annotated[int, Meta(ge=0, le=SIZE_LIMIT, description="a size in bytes
 
 
 class Arch(enum.StrEnum):
-    """A machine architecture. The value is what users write; properties are other spellings."""
+    """A machine architecture. The value is the name in input and output."""
 
     X86_64 = "x86_64"
     ARM64 = "arm64"
@@ -61,7 +61,7 @@ class Arch(enum.StrEnum):
 
 
 def of_machine(arches: Sequence[Arch]) -> tuple[Arch, ...]:
-    """This machine's architecture if it is one of `arches`, else all of them."""
+    """The architecture of this machine if it is in `arches`, else all `arches`."""
     with contextlib.suppress(ValueError):
         machine = Arch.parse(platform.machine())
         if machine in arches:
@@ -94,17 +94,17 @@ def digest_of_file(file: BufferedReader) -> Digest:
 
 
 def is_number(text: str) -> bool:
-    """Whether `text` has only the digits 0 to 9; `str.isdecimal` accepts those of every script."""
+    """Whether `text` has only the digits 0 to 9, unlike `str.isdecimal`."""
     return text.isascii() and text.isdecimal()
 
 
 def normalize(package: str) -> str:
-    """A package name normalized by PEP 503: lower case, one hyphen for each run of `-_.`."""
+    """Normalize a package name by PEP 503: lower case, a hyphen for each run of `-_.`."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def markers(python: str, arch: Arch) -> dict[str, str]:
-    """The values of environment markers (PEP 508) of CPython `python` ("3.11.2") on Linux."""
+    """The values of environment markers (PEP 508) for CPython `python` ("3.11.2") on Linux."""
     full = python if python.count(".") == 2 else f"{python}.0"
     return {
         "implementation_name": "cpython",

@@ -105,7 +105,7 @@ def test_pin_without_wheel_is_read_from_sdist(project: Project) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.5\n", encoding="utf-8")
     done = project.run("audit", *PINS, status=4)
     assert "trl 9.0 imports Gone from vllm, but vllm 7.5 does not define it" in done.stdout
-    unread = "not checked: vllm==7.5: read from its sdist, without files added by a build"
+    unread = "not checked: vllm==7.5: read from the sdist, without files added by a build"
     assert unread in done.stdout
 
 

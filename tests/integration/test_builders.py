@@ -128,7 +128,7 @@ def test_failed_step_is_an_error_and_leaves_no_files(with_step):
     assert "[venv-amd64 " in done.stderr
     assert "exit code: 3" in done.stderr
     assert "the cause" in done.stderr
-    assert "to repeat: docker buildx bake" in done.stderr
+    assert "to run the build again: docker buildx bake" in done.stderr
     assert not out.exists()
     assert leftovers(with_step) == []
 
@@ -211,7 +211,7 @@ def test_buildx_builder_variable_selects_builder(project, monkeypatch):
     project.run(*BUILD)
     monkeypatch.setenv("BUILDX_BUILDER", "absent")
     done = project.run(*BUILD, status=2)
-    assert "set BUILDX_BUILDER to a builder of `docker buildx ls`" in done.stderr
+    assert "set BUILDX_BUILDER to a builder listed by `docker buildx ls`" in done.stderr
 
 
 def digest_of(archive: Path) -> str:

@@ -275,7 +275,7 @@ def test_copied_layout_is_tested_without_project(user: User, published: Project)
         (("a", "b", "--lock", "lock.json"), "--lock requires exactly one image, not a, b"),
         (
             (("layout"), "--lock", "lock.json", "--record"),
-            "--record requires the project of the image",
+            "--record cannot be combined with --lock",
         ),
     ):
         refused = copied.run("smoke", *words, "--json", status=2)

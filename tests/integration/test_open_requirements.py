@@ -45,7 +45,7 @@ def test_open_requirements_are_resolved_and_audited(project: Project) -> None:
     nested = "kit[more]\nthewheel; python_version < '3'\n"
     write(project, requirements_txt="thewheel<2\n-r in/more.txt\n", in__more_txt=nested)
     audited = project.run("audit", "-r", "requirements.txt", "--json")
-    assert "2 of 2 packages have no exact version: resolving all of them" in audited.stderr
+    assert "2 of 2 packages have no exact version; resolving all packages" in audited.stderr
     (report,) = json.loads(audited.stdout)
     assert not [item for item in report["findings"] if item["severity"] == "error"]
     assert "auditing 5 pins of requirements.txt" in audited.stderr

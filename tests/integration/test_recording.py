@@ -113,4 +113,4 @@ def test_unbuilt_target_keeps_other_reports(project: Project) -> None:
     answer = project.folder / "part.json"
     answer.write_text(json.dumps([tested]))
     refused = project.run("smoke", "--import", str(answer), status=2)
-    assert "only 'versions' of its tier was run" in refused.stderr
+    assert "only 'versions' of the tier was run" in refused.stderr

@@ -325,7 +325,7 @@ class TestRefusals:
         )
         image = f"{pushed.oci.partition('@')[0]}@{digest}"
         project.write(sample_project.registry_base(image), arches=("arm64",))
-        self.refuse(project, 2, image, "is for x86_64, not for arm64", "with this architecture")
+        self.refuse(project, 2, image, "has no arm64, only x86_64", "with this architecture")
 
     def test_missing_base_digest_is_reported(self, project, pushed):
         image = f"{pushed.oci.partition('@')[0]}@sha256:{'0' * 64}"

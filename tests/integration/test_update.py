@@ -96,8 +96,8 @@ def test_update_adds_row_reports_refusal_and_changed_cause(project, site, tmp_pa
     state, wheels = project.files(), len(site.received_requests(HELD))
     again = project.run("update", TARGET)
     assert again.stdout == (
-        f"{NEW}: no newer versions to try\n{NEW}: rejected before, for the same reasons: thewheel"
-        f" 3.0\n{NEW}: thewheel 4.0 skipped, within the cool-down period\n"
+        f"{NEW}: no newer versions to try\n{NEW}: already rejected for the same reasons: thewheel"
+        f" 3.0\n{NEW}: thewheel 4.0 skipped, because the cool-down period has not ended\n"
     )
     assert (matrix(project), project.files()) == (after, state)
     assert len(site.received_requests(HELD)) == wheels
@@ -130,7 +130,7 @@ def test_index_without_upload_times_requires_option(unlocked, site):
     site.files.update(published().site_files(api=False))
     before = matrix(unlocked)
     done = unlocked.run("update", TARGET, status=2)
-    assert "upload times, which are unknown" in " ".join(done.stderr.split())
+    assert "upload times for the cool-down are unknown" in " ".join(done.stderr.split())
     assert "--no-cool-down" in done.stderr
     assert (matrix(unlocked), (unlocked.folder / "images").exists()) == (before, False)
 

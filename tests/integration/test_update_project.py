@@ -226,7 +226,7 @@ def test_next_run_finishes_killed_update(locked: Project, tmp_path: Path) -> Non
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert (project.folder / ".imgbuild/.imgbuild-update/journal.json").is_file()
     done = project.run("update")
-    assert "finished an interrupted update: trainer on large" in done.stderr
+    assert "completed an interrupted update: trainer on large" in done.stderr
     assert done.stdout == "trainer: large has no newer lock\n"
     assert not (project.folder / ".imgbuild/.imgbuild-update").exists()
     assert not (project.folder / ".imgbuild/published/small/lock.json").exists()

@@ -194,7 +194,7 @@ def _signature(client: Client, sample: Sample, digest: str) -> str:
         manifest = json.loads(client.manifest(sample.repository.with_digest(listed.digest)).data)
         if in_toto.SIGNATURE in manifest["annotations"].values():
             return str(manifest["layers"][0]["digest"])
-    raise AssertionError("it is not signed")
+    raise AssertionError("the image is not signed")
 
 
 def test_flipped_byte_on_disk_of_registry_is_refused(sample):

@@ -1,1 +1,1 @@
-"""Attachments of an image: SBOMs, provenance, signatures, its lock."""
+"""Creates and reads attachments of images: SBOMs, provenance, signatures and locks."""

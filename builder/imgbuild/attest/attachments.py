@@ -1,7 +1,7 @@
-"""Attachments of a pushed image: SBOMs, provenance and the lock.
+"""Attaches SBOMs, provenance and the lock to a pushed image.
 
-SBOMs of an architecture refer to its manifest; provenance and lock refer to the tagged manifest or
-index and to each manifest, so that they are found by either digest.
+SBOMs of an architecture refer to its manifest. Provenance and lock refer to the tagged manifest or
+index and to each manifest, so that they can be found by each digest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TARGET = "dev.imgbuild.target"
 
 
 class PlannedArtifact(msgspec.Struct, frozen=True, kw_only=True):
-    """An artifact to attach: the image it refers to, its type and its files."""
+    """An artifact to attach: subject, type and files."""
 
     subject: Descriptor
     artifact_type: str
@@ -106,7 +106,7 @@ def artifacts(
 
 
 def sboms(lock_bundle: LockBundle, arch: Arch) -> Mapping[str, dict[str, ArtifactFile]]:
-    """The SBOMs on `arch`, by media type."""
+    """The SBOMs for `arch` by media type."""
     with reading(f"the package list of {lock_bundle.lock.target}", hint=bundle.OTHER):
         sbom = document.sbom(
             lock_bundle.lock, lock_bundle.target_digests, arch, lock_bundle.packages
@@ -141,8 +141,8 @@ def _statement(
 ) -> bytes:
     """The provenance to attach: an attached one with the same `basis`, else a new one.
 
-    Another run or commit that pushes the same image adds no provenance. Anyone may attach a
-    statement, so an attached one is never signed.
+    Other runs or commits that push the same image add no provenance. Attached statements are never
+    signed, because anyone can attach them.
     """
     lock, target_digests = lock_bundle.lock, lock_bundle.target_digests
     details = provenance.circumstances(project, lock.target)

@@ -1,9 +1,9 @@
-"""A lock and all data for a build except the input files, attached to an image or in a folder.
+"""Bundles a lock with all other data for a build, except input files.
 
-It contains lock, digests, package records, indexes and added files. `matrix` creates a matrix from
-it, which rebuilds the image with the same digest without a checkout. Data is checked when it is
-read: the digests must follow from the lock. Callers must check whether these are the digests of a
-given image.
+A bundle is attached to an image or stored in a folder, and contains lock, digests, package records,
+indexes and added files. `matrix` creates a matrix that rebuilds the image with the same digest
+without a checkout. When a bundle is read, digests are checked against the lock. Callers must check
+whether the digests are those of a given image.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ LOCK, DIGESTS_FILE = published.LOCK, published.DIGESTS_FILE
 PACKAGES, SOURCES, FILES = "packages.json", "sources.json", "files/"
 JSON, OCTETS = "application/json", "application/octet-stream"
 NEWER = "use the version of imgbuild that created it"
-OTHER = "it was created by another version of imgbuild or modified afterwards"
+OTHER = "use a lock that was not modified and was created by this version of imgbuild"
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
     """The sources of a lock's files, in addition to the index and mirrors of this machine.
 
-    `indexes` are those that the lock references, as in the matrix; a folder of wheels is relative.
+    `indexes` are those referenced by the lock, as in the matrix. Folders of wheels are relative.
     """
 
     default_index: Name
@@ -54,7 +54,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockBundle(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock and its attached data; `data` are the bytes of its files by name."""
+    """A lock and its attached data. `data` are the bytes of files by name."""
 
     lock: Lock
     target_digests: TargetDigests
@@ -64,7 +64,7 @@ class LockBundle(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def added(self) -> dict[Sha256, bytes]:
-        """The files that an extension adds, by sha256."""
+        """The files added by an extension, by sha256."""
         return {
             name.removeprefix(FILES): data
             for name, data in self.data.items()
@@ -73,7 +73,7 @@ class LockBundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of(lock: Lock, target_digests: TargetDigests, project: Project) -> LockBundle:
-    """The bundle of `lock`; LockStale if the lock of `project` has changed."""
+    """Create the bundle of `lock`. Raises LockStale if the lock of `project` has changed."""
     matrix = published.load(project.matrix)
     data = {
         LOCK: lock_file.lock_path(project.images, lock.target).read_bytes(),
@@ -107,10 +107,10 @@ def parts(lock_bundle: LockBundle) -> dict[str, ArtifactFile]:
 
 
 def read(data: Mapping[str, bytes], place: str) -> LockBundle:
-    """The bundle with the files `data`, read from `place`.
+    """Read the bundle with the files `data` from `place`.
 
-    InputError if one is missing or cannot be read, LockStale if the digests do not match the lock,
-    IntegrityError if an added file does not match it.
+    Raises InputError if a file is missing or invalid, LockStale if the digests do not match the
+    lock, and IntegrityError if an added file does not match the lock.
     """
     for name in (LOCK, DIGESTS_FILE):
         if name not in data:
@@ -144,7 +144,7 @@ def read(data: Mapping[str, bytes], place: str) -> LockBundle:
 
 
 def read_folder(folder: Path) -> LockBundle:
-    """The bundle in `folder`: the artifact's files, or a target's folder in `images/`."""
+    """Read the bundle in `folder`, which contains the artifact's files or is a target's folder."""
     contents = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in (*(folder / name for name in (LOCK, DIGESTS_FILE, PACKAGES, SOURCES)),
@@ -155,14 +155,14 @@ def read_folder(folder: Path) -> LockBundle:
 
 
 def store_added_files(lock_bundle: LockBundle, store: Store) -> None:
-    """Add the added files to the cache, where a build looks for them."""
+    """Store the added files in the cache, from which builds read them."""
     for key, data in lock_bundle.added.items():
         if store.file(key) is None:
             store.add_bytes(data, key)
 
 
 def matrix(lock_bundle: LockBundle, folder: Path) -> Matrix:
-    """A matrix with this target only; folders of wheels are relative to `folder`."""
+    """Create a matrix with only this target. Folders of wheels are relative to `folder`."""
     lock, sources = lock_bundle.lock, lock_bundle.sources
     target_matrix = matrix_of(
         {lock.target: lock},
@@ -186,10 +186,10 @@ def _sources(lock: Lock, matrix: Matrix, root: Path) -> Sources:
 
 
 def _portable(index: PackageIndex, root: Path) -> PackageIndex:
-    """`index` without data that is valid only on this machine.
+    """Remove data that is valid only on this machine from `index`.
 
-    A folder of wheels is relative to the folder of the matrix. Credentials are removed from URLs,
-    although a matrix with credentials is refused earlier: this is the last step before publication.
+    Folders of wheels are relative to the folder of the matrix. Credentials are removed from URLs,
+    although a matrix with credentials is rejected earlier.
     """
     if index.url is None:
         return index
@@ -204,12 +204,13 @@ def _refuse_unplaced(lock: Lock, sources: Sources, place: str) -> None:
     if lacking:
         message = f"{place} does not contain the URL of the index {', '.join(sorted(lacking))} is"
         raise InputError(
-            message, hint=f"the artifact attached to the image contains it in {SOURCES}"
+            message,
+            hint=f"use the artifact attached to the image, which contains the URL in {SOURCES}",
         )
 
 
 def _added(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[str, bytes]:
-    """The files that `lock` adds, from `data`, which may contain others."""
+    """The files that `lock` adds, from `data`, which can contain other files."""
     added_files = {}
     for file in lock.extends.files.values() if lock.extends is not None else ():
         name = f"{FILES}{file.sha256}"

@@ -1,4 +1,4 @@
-"""Media type and predicate types of in-toto statements about images."""
+"""Defines media type and predicate types of in-toto statements about images."""
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"

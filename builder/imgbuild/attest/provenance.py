@@ -1,7 +1,8 @@
-"""Provenance: an in-toto statement (SLSA 1) of inputs, commit, builder and CI (GITHUB_*).
+"""Creates provenance: in-toto statements (SLSA 1) on inputs, commit, builder and CI.
 
-It contains the image's digest, the request (target, architectures, lock, matrix), every input file,
-and the builder. It contains no timestamp: the same lock, commit and run yield the same bytes.
+Provenance contains the image's digest, the request (target, architectures, lock, matrix), every
+input file, and the builder. There is no timestamp, so the same lock, commit and run yield the same
+bytes.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ SCP = re.compile(r"(?:[^@/:]+@)?([^@/:]+):(?!/)(.+)")  # git@host:owner/name.git
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit of a git repository; `uri` is empty if the repository has no public URL."""
+    """A commit of a git repository. `uri` is empty if the repository has no public URL."""
 
     id: str
     uri: str = ""
 
 
 class BuildDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Data not contained in lock and digests: digests of lock and matrix, builder and commit.
+    """Data on a build that is not in lock and digests.
 
-    `matrix` is None for a lock without a project. `commit` is None outside a checkout, and if lock
-    or matrix have uncommitted changes.
+    `lock` and `matrix` are digests; `matrix` is None for a lock without a project. `commit` is None
+    outside of a checkout, and if lock or matrix have uncommitted changes.
     """
 
     lock: Sha256
@@ -60,7 +61,7 @@ class BuildDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparableFields(msgspec.Struct, frozen=True):
-    """The fields that are equal in equivalent statements, without run and commit."""
+    """The fields that equivalent statements have in common, without run and commit."""
 
     subjects: tuple[Digest, ...]
     lock: Sha256
@@ -71,7 +72,7 @@ class ComparableFields(msgspec.Struct, frozen=True):
 def circumstances(
     project: Project, target: str, environ: Mapping[str, str] | None = None
 ) -> BuildDetails:
-    """The builder and the commit of a build of `target` on this machine."""
+    """Determine the builder and the commit of a build of `target` on this machine."""
     environment = os.environ if environ is None else environ
     lock = lock_file.lock_path(project.images, target)
     return BuildDetails(
@@ -86,7 +87,7 @@ def circumstances(
 
 
 def details_of_lock(lock: Sha256, environ: Mapping[str, str] | None = None) -> BuildDetails:
-    """The build details of a lock outside a project: its sha256 and the builder."""
+    """The build details of a lock outside of a project: sha256 and builder."""
     environment = os.environ if environ is None else environ
     return BuildDetails(
         lock=lock, builder=builder_id(environment), invocation=_invocation(environment)
@@ -94,7 +95,7 @@ def details_of_lock(lock: Sha256, environ: Mapping[str, str] | None = None) -> B
 
 
 def builder_id(environ: Mapping[str, str]) -> str:
-    """The id of the builder: the running GitHub workflow, else `LOCAL_BUILDER`."""
+    """The ID of the builder: the running GitHub workflow, else `LOCAL_BUILDER`."""
     if environ.get("GITHUB_ACTIONS") == "true" and environ.get("GITHUB_WORKFLOW_REF"):
         return f"{_server(environ)}/{environ['GITHUB_WORKFLOW_REF']}"
     return LOCAL_BUILDER
@@ -103,7 +104,7 @@ def builder_id(environ: Mapping[str, str]) -> str:
 def statement(
     lock: Lock, target_digests: TargetDigests, arches: Sequence[Arch], circumstances: BuildDetails
 ) -> bytes:
-    """The statement about the image of `lock` on `arches`."""
+    """Create the statement about the image of `lock` on `arches`."""
     documents = image_digests.manifests(lock, target_digests, arches)
     manifests = {arch: digest_of(data) for arch, data in documents.items()}
     top = image_digests.top_digest(documents)
@@ -148,7 +149,7 @@ def statement(
 
 
 def basis(data: bytes) -> ComparableFields | None:
-    """The comparable fields of a statement written by this module; None for other data."""
+    """The comparable fields of a statement by this module. None for other data."""
     try:
         decoded = msgspec.json.decode(data)
         definition = decoded["predicate"]["buildDefinition"]
@@ -184,7 +185,7 @@ def _project_dependencies(circumstances: BuildDetails) -> Iterator[dict[str, Any
 def _inputs(
     lock: Lock, target_digests: TargetDigests, arches: Sequence[Arch]
 ) -> Iterator[dict[str, Any]]:
-    """Every input file, without duplicates, by purl and sha256."""
+    """The distinct input files by purl and sha256."""
     seen: set[Sha256] = set()
     for arch in arches:
         sbom: Sbom = document.sbom(lock, target_digests, arch, SbomPackages())
@@ -208,7 +209,7 @@ def _byproducts(lock: Lock, arches: Sequence[Arch]) -> Iterator[dict[str, Any]]:
 
 
 def _invocation(environ: Mapping[str, str]) -> str:
-    """The URL of this GitHub run; empty outside GitHub."""
+    """The URL of this GitHub run. Empty outside of GitHub."""
     repository, number = environ.get("GITHUB_REPOSITORY"), environ.get("GITHUB_RUN_ID")
     if environ.get("GITHUB_ACTIONS") != "true" or not repository or not number:
         return ""
@@ -221,7 +222,7 @@ def _server(environ: Mapping[str, str]) -> str:
 
 
 def _commit(project: Project, files: Sequence[Path], environ: Mapping[str, str]) -> Commit | None:
-    """The checked-out commit, if it contains matrix, lock and digests unchanged."""
+    """The checked-out commit, if matrix, lock and digests are unchanged."""
     paths = (project.matrix, *files)
     names = [f"HEAD:./{os.path.relpath(path, project.root)}" for path in paths]
     try:
@@ -240,13 +241,13 @@ def _commit(project: Project, files: Sequence[Path], environ: Mapping[str, str])
 
 
 def _blob_id(content: bytes, digits: int) -> str:
-    """The git object ID of a file without filters, as SHA-1 (40 `digits`) or SHA-256."""
+    """The git object ID of a file, as SHA-1 (40 `digits`) or SHA-256."""
     algorithm = hashlib.sha256 if digits == 64 else hashlib.sha1
     return algorithm(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def public(remote: str) -> str:
-    """The URL of a git remote without user and password; empty for a local folder."""
+    """The URL of a git remote without user and password. Empty for a local folder."""
     if "://" not in remote and (scp := SCP.fullmatch(remote)):
         return f"git+ssh://{scp[1]}/{scp[2]}"
     parts = urlsplit(remote)

@@ -11,9 +11,9 @@ from imgbuild.values import Arch, Digest
 
 
 def lock_of(client: Client, repository: Repository, image: Digest, arch: Arch) -> bytes:
-    """The lock.json attached to the manifest `image` for `arch`; empty if there is none.
+    """Read the lock.json attached to the manifest `image` for `arch`. Empty if there is none.
 
-    Anyone may attach files: a lock is used only if it and its digests yield this manifest.
+    Because anyone can attach files, a lock is used only if it matches this manifest.
     """
     artifacts = artifact_store.find(
         client, repository, image, bundle.ARTIFACT_TYPE, skip_damaged=True

@@ -1,1 +1,1 @@
-"""The cache: files, layers and facts, its size and location, and downloads into it."""
+"""Stores files, layers and facts in a cache, and downloads files into it."""

@@ -1,4 +1,4 @@
-"""Records layers whose content was checked against the diff ID, so that each is checked once."""
+"""Records which layers were checked against their diff IDs, so that each is checked once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_noted(store: Store, digest: Digest, diff_id: Digest) -> bool:
 def note(store: Store, digest: Digest, diff_id: Digest) -> None:
     """Record that the tar of the layer `digest` has the digest `diff_id`.
 
-    Callers have checked both.
+    Callers must check both digests first.
     """
     store.put_fact(FACT, digest, diff_id.encode())
 
@@ -32,10 +32,10 @@ def require(
     layer: LayerFile,
     advance: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Check `layer`, a file with the checked `digest`, unless recorded before.
+    """Check the contents of `layer`, a file with the checked `digest`, unless already recorded.
 
-    IntegrityError if its tar does not match its diff ID. `advance` is called with the bytes of each
-    chunk.
+    Raises IntegrityError if the tar does not match the diff ID. `advance` is called with the bytes
+    of each chunk.
     """
     if not is_noted(store, digest, layer.diff_id):
         check(layer, digest, advance)
@@ -43,9 +43,9 @@ def require(
 
 
 def require_image(store: Store, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT) -> None:
-    """Check the layers of the image of `layout` on `arch` that are not recorded.
+    """Check the unrecorded layers of the image in `layout` for `arch`.
 
-    IntegrityError if one is damaged or its tar does not match its diff ID.
+    Raises IntegrityError if a layer is damaged or does not match its diff ID.
     """
     layers = zip(layout.image(arch).layers, layout.layer_files(arch), strict=True)
     unread = [

@@ -1,4 +1,4 @@
-"""The context of every stage that fetches: cache, HTTP client, offline flag, reporter, progress."""
+"""Defines the context of stages that fetch files: cache, HTTP client, reporter and progress."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from imgbuild.system.reporter import SILENT, Reporter
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The cache, the HTTP client and the reporter of one run.
+    """The cache, the HTTP client and the reporter of a run.
 
-    `transfer` counts the downloads of several steps as one; without it each step reports
-    separately.
+    `transfer` combines the downloads of several steps. Without it, each step reports separately.
     """
 
     store: Store
@@ -28,5 +27,5 @@ class Context(msgspec.Struct, frozen=True):
     def open(
         cls, reporter: Reporter = SILENT, *, offline: bool = False, root: Path | None = None
     ) -> Context:
-        """The cache at `root` (see `settings.default_root`) and a client, both with `reporter`."""
+        """Open the cache at `root` (default: `settings.default_root`), and create a client."""
         return cls(Store.open(root, reporter), Http(offline=offline, reporter=reporter), reporter)

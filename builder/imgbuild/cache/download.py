@@ -1,8 +1,7 @@
-"""Downloads files by size and sha256: parallel, resumed, checked, with a check of disk space.
+"""Downloads files in parallel into the cache, and verifies sizes and hashes.
 
-An interrupted download resumes at its last byte: the partial file is kept in the store under the
-hash of the complete file. A file whose size or sha256 differs from the lock is never added, and the
-error names the server.
+Interrupted downloads are resumed, because partial files are kept in the store by the hash of the
+complete file. A file whose size or sha256 differs from the lock is never added.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class FileRequest(msgspec.Struct, frozen=True):
     """A file to download and its URLs.
 
     `urls` is called only if the file is missing from the store. `hint` is the remedy if no URL has
-    it; `shown` replaces the URLs in messages. With `layer` it is stored among the blobs.
+    the file. `shown` replaces the URLs in messages. With `layer`, the file is stored as a blob.
     """
 
     locked: LockedFile
@@ -51,24 +50,24 @@ class FileRequest(msgspec.Struct, frozen=True):
     layer: bool = False
 
     def stored(self, store: Store) -> Path | None:
-        """The path of the file in `store`; None if absent.
+        """The path of the file in `store`, or None.
 
-        IntegrityError if its size differs from the lock.
+        Raises IntegrityError if the size differs from the lock.
         """
         locked = self.locked
         digest = f"sha256:{locked.sha256}"
         path = store.blob(digest) if self.layer else store.file(locked.sha256)
         if path is not None and (size := path.stat().st_size) != locked.size:
             message = f"{locked.file}: the lock has {locked.size} bytes, but the file has {size}"
-            raise IntegrityError(message, hint="the lock was edited by hand: lock the target again")
+            raise IntegrityError(message, hint="lock the target again, because the lock was edited")
         return path
 
 
 def fetch_all(requests: Sequence[FileRequest], context: Context, *, title: str) -> dict[str, Path]:
-    """Download all `requests` into the store; returns the path of each by its sha256.
+    """Download all `requests` into the store. Returns paths by sha256.
 
-    FetchFailed if no URL has a file, IntegrityError if a URL serves another file, WorkFailed if the
-    disk is too small, Interrupted on Ctrl-C; partial downloads are kept.
+    Raises FetchFailed if no URL has a file, IntegrityError if a URL returns another file,
+    WorkFailed if the disk is too small, and Interrupted on Ctrl-C. Partial downloads are kept.
     """
     have: dict[str, Path] = {}
     missing: dict[str, FileRequest] = {}
@@ -97,10 +96,10 @@ def fetch_all(requests: Sequence[FileRequest], context: Context, *, title: str) 
 def fetch(
     request: FileRequest, context: Context, advance: Callable[[int], object], stop: Stop
 ) -> Path:
-    """The path of one file in the store, downloaded if it is missing; errors as in `fetch_all`.
+    """The path of a file in the store. It is downloaded if missing. Raises errors like `fetch_all`.
 
-    `advance` is called with the number of bytes received, negative if they must be downloaded
-    again. The download ends early if `stop` is set.
+    `advance` is called with the number of received bytes, which is negative if bytes must be
+    downloaded again. If `stop` is set, the download ends early.
     """
     store, locked = context.store, request.locked
     with store.partial(locked.sha256, stop=stop) as partial:
@@ -120,9 +119,9 @@ def fetch(
 
 
 def received(url: str, name: str, context: Context) -> LockedFile:
-    """Download the file at `url`, whose hash is unknown, into the store under `name`.
+    """Download the file at `url`, whose hash is unknown, into the store as `name`.
 
-    FetchFailed if it cannot be fetched, WorkFailed if the disk is too small.
+    Raises FetchFailed if the file cannot be fetched, and WorkFailed if the disk is too small.
     """
     store, http = context.store, context.http
     if urlsplit(url).scheme != "file":  # a server that ignores ranges sends the complete file
@@ -140,7 +139,7 @@ def received(url: str, name: str, context: Context) -> LockedFile:
 
 @contextlib.contextmanager
 def _bar(sizes: Mapping[str, int], context: Context, title: str) -> Iterator[ProgressBar]:
-    """The progress bar of these files, or of all downloads of the run."""
+    """The progress bar for these files, or for all downloads of the run."""
     if context.transfer is not None:
         with context.transfer.bar(sizes) as bar:
             yield bar
@@ -155,7 +154,7 @@ def _bar(sizes: Mapping[str, int], context: Context, title: str) -> Iterator[Pro
 
 
 def check_space(missing: Mapping[Sha256, Bytes], store: Store) -> None:
-    """WorkFailed if the store's disk is too small for files with these hashes and sizes."""
+    """Raise WorkFailed if the store's disk is too small for files with these hashes and sizes."""
     rest = sum(missing.values()) - begun(store, missing)
     free = shutil.disk_usage(store.root).free
     if rest > free:
@@ -166,7 +165,7 @@ def check_space(missing: Mapping[Sha256, Bytes], store: Store) -> None:
 
 
 class Download:
-    """Completes an open file that may already have the first bytes of `request`."""
+    """Completes an open file that can contain the first bytes of `request`."""
 
     def __init__(
         self,
@@ -190,7 +189,8 @@ class Download:
     def run(self) -> None:
         """Complete the file from the first URL that has it.
 
-        FetchFailed (Refused if the last URL refused the request) or IntegrityError if none does.
+        Raises FetchFailed (Refused if the last URL refused the request) or IntegrityError
+        otherwise.
         """
         for chunk in iter(lambda: self._file.read(1 << 20), b""):
             self._count(chunk)
@@ -244,7 +244,7 @@ class Download:
         self._hash = hashlib.sha256()
 
     def _complete(self, request: Request) -> None:
-        """Complete the file with `request`; FetchFailed or IntegrityError if it cannot."""
+        """Complete the file with `request`. Raises FetchFailed or IntegrityError on failure."""
         from imgbuild.http.session import Transient
 
         tries, furthest, restarted = 0, self._size, False
@@ -271,7 +271,7 @@ class Download:
                 self._stop.check()
 
     def _append(self, request: Request) -> int:
-        """Request the missing bytes; returns the offset at which the response was written."""
+        """Request the missing bytes. Returns the offset at which the response was written."""
         more = {"Range": f"bytes={self._size}-"} if self._size else {}
         ranged = msgspec.structs.replace(request, headers={**request.headers, **more})
         try:

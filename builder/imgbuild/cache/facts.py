@@ -1,4 +1,4 @@
-"""Facts in the cache: small results derived from inputs, each with a checksum."""
+"""Reads and writes facts in the cache: small results derived from inputs, with checksums."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUM = 65  # bytes of the line with the checksum
 
 
 def path(root: Path, kind: str, key: str) -> Path:
-    """The file of a fact in the cache at `root`; ValueError if the kind is invalid."""
+    """The file of a fact in the cache at `root`. Raises ValueError if the kind is invalid."""
     if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", kind) is None:
         message = f"invalid kind of fact: {kind!r}"
         raise ValueError(message)
@@ -26,7 +26,7 @@ def path(root: Path, kind: str, key: str) -> Path:
 
 
 def read(place: Path) -> bytes | None:
-    """The data of the fact at `place`; None if it is missing, damaged, or owned by another user.
+    """Read the fact at `place`. None if it is missing, damaged, or owned by another user.
 
     Another user could have written any data with a valid checksum.
     """
@@ -41,7 +41,7 @@ def read(place: Path) -> bytes | None:
 
 
 def write(place: Path, data: bytes, scratch: Path) -> None:
-    """Write a fact to `place` through a temporary file in `scratch`; the last write wins."""
+    """Write a fact to `place` with a temporary file in `scratch`. The last write wins."""
     descriptor, name = tempfile.mkstemp(dir=scratch)
     with os.fdopen(descriptor, "wb") as file:
         file.write(sha256(data).encode() + b"\n" + data)

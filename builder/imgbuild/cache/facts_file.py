@@ -1,8 +1,8 @@
-"""The file of facts about published wheels and Debian packages, which is installed with imgbuild.
+"""Reads and writes the file of facts about published packages that is installed with imgbuild.
 
-It is committed and replaces the download of these files: the lock of an extension and the audit of
-a published target read it if the cache has no entry. It is a zip archive of XZ streams, each one
-MessagePack; its comment is the format. `tools/facts.py` writes it.
+If the cache lacks a fact, it is read from this file instead of downloading the package, for locks
+of extensions and audits of published targets. The file is a zip archive of XZ streams that contain
+MessagePack. The comment of the archive is the format. `tools/facts.py` writes the file.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _BROKEN = (OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError, NotImplemented
 
 
 class FactsFile:
-    """One file of facts. Its entries may be read by several threads."""
+    """A file of facts. Several threads can read entries."""
 
     def __init__(self, archive: zipfile.ZipFile | None) -> None:
-        """`archive` is in memory and stays open, because reading its directory is slow."""
+        """`archive` stays open in memory, because reading its directory is slow."""
         self._archive = archive
         self._names = frozenset(archive.namelist() if archive is not None else ())
         self._kinds: dict[str, Mapping[str, bytes]] = {}
 
     @classmethod
     def open(cls, path: Path) -> FactsFile:
-        """The facts at `path`; empty if the file is missing, damaged, or of another format."""
+        """Open the facts at `path`. Empty if the file is missing, damaged, or of another format."""
         try:
             archive = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
             return cls(archive if archive.comment == _comment() else None)
@@ -59,7 +59,7 @@ class FactsFile:
         return len(self._names)
 
     def entry(self, name: str) -> bytes | None:
-        """The MessagePack of an entry; None if it is missing or damaged."""
+        """The MessagePack of an entry. None if it is missing or damaged."""
         if self._archive is None or name not in self._names:
             return None
         try:
@@ -68,7 +68,7 @@ class FactsFile:
             return None
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """A fact of one of `KINDS`, in the form stored in the cache."""
+        """A fact of a kind in `KINDS`, in the format of the cache."""
         if kind not in KINDS:
             return None
         if kind not in self._kinds:
@@ -82,7 +82,7 @@ class FactsFile:
 
 
 def facts_path() -> Path:
-    """The path of the file in the installed package."""
+    """The path of the facts file in the installed package."""
     # Not through files.data, because cached audit reports would then depend on this file.
     return Path(str(resources.files("imgbuild")), "data", "facts", "published.zip")
 
@@ -94,12 +94,12 @@ def installed_facts() -> FactsFile:
 
 
 def write_facts(path: Path, entries: Mapping[str, bytes]) -> None:
-    """Write `entries`, MessagePack by name, to `path` deterministically."""
+    """Write `entries` (MessagePack by name) to `path` deterministically."""
     _write(path, {name: _packed(data) for name, data in entries.items()})
 
 
 def replace_entry(path: Path, name: str, data: bytes) -> None:
-    """Replace or add one entry of the file at `path`; the others are not compressed again."""
+    """Replace or add an entry of the file at `path` without compressing other entries again."""
     with zipfile.ZipFile(path) as archive:
         entries = {member: archive.read(member) for member in archive.namelist()}
     _write(path, entries | {name: _packed(data)})

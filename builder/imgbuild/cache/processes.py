@@ -1,6 +1,6 @@
-"""Processes that use a cache, and removal of leftovers of dead ones (separate: lock files).
+"""Tracks processes that use a cache, and removes leftovers of dead ones (separate: lock files).
 
-Each process keeps a file in `live/` locked and has a folder of the same name in `scratch/`.
+Each process locks a file in `live/`, and has a folder with the same name in `scratch/`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from imgbuild.system.folder import regular_file, try_lock
 
 
 def leases(root: Path, current: str | None) -> set[str]:
-    """The paths below `root` that live processes use, except the process `current`."""
+    """The paths below `root` in use by live processes, except the process `current`."""
     names: set[str] = set()
     for path in _live(root, current):
         with _opened(path, os.O_RDONLY) as descriptor:
@@ -53,7 +53,7 @@ def _live(root: Path, current: str | None) -> list[Path]:
 
 @contextlib.contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int | None]:
-    """A descriptor of `path`; None if it is missing, not a file, or owned by another user."""
+    """Open `path`. None if it is missing, not a file, or owned by another user."""
     try:
         descriptor = regular_file(path, flags)
     except (FileNotFoundError, PermissionError, InputError):

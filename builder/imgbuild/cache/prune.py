@@ -1,4 +1,4 @@
-"""`cache prune`, `clear` and `verify`: removes the least recently used and damaged entries."""
+"""Removes the least recently used entries and damaged entries of the cache."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from imgbuild.system.folder import regular_file, try_lock
 
 
 class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of the cache. `kind` is file, blob, unpacked, root, kernels, fact or partial.
+    """An entry of the cache. `kind` is file, blob, unpacked, root, kernels, fact or partial.
 
-    `used` is in seconds since the epoch; `path` is relative to the cache; `label` is the file name
+    `used` is in seconds since the epoch. `path` is relative to the cache. `label` is the file name
     of an input, or the kind of a fact.
     """
 
@@ -75,9 +75,9 @@ def entries(store: Store) -> list[CacheEntry]:
 
 
 def _below(folder: str, depth: int) -> Iterator[str]:
-    """The paths `depth` levels below `folder`; links are excluded and not followed.
+    """The paths `depth` levels below `folder`, without links, which are not followed.
 
-    Strings, because there are tens of thousands of facts and each writing command lists them.
+    Paths are strings, because writing commands list tens of thousands of facts.
     """
     listed: list[str] = []
     with (
@@ -125,7 +125,7 @@ def _busy(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _claimed(path: Path) -> Iterator[bool]:
-    """Lock the partial file at `path`; False if another process holds the lock."""
+    """Lock the partial file at `path`. Returns False if another process holds the lock."""
     try:
         descriptor = regular_file(path, os.O_RDWR)
     except (FileNotFoundError, InputError):
@@ -140,9 +140,9 @@ def _claimed(path: Path) -> Iterator[bool]:
 def prune(store: Store, limit: int) -> Removal:
     """Remove the least recently used entries until at most `limit` bytes are left.
 
-    Entries that a live process uses are kept regardless of the limit. Roots are removed first,
-    since they contain hard links to the files of unpacked layers; then unpacked layers, since they
-    can be recreated from the layers; facts last, since they are small and slow to compute.
+    Entries in use by a live process are kept regardless of the limit. Roots are removed first,
+    because they contain hard links to files of unpacked layers, then unpacked layers, which can be
+    created again from layers. Facts are removed last, because they are small and slow to compute.
     """
     store.sweep()
     removed = freed = 0
@@ -176,14 +176,14 @@ def _remove(store: Store, entry: CacheEntry) -> bool:
 
 
 def clear(store: Store) -> Removal:
-    """Remove all entries that no live process uses."""
+    """Remove all entries that are not in use by a live process."""
     return prune(store, 0)
 
 
 def trim(store: Store) -> Removal | None:
-    """Limit the cache to $IMGBUILD_CACHE_SIZE at the end of a command; None if unset.
+    """Limit the cache to $IMGBUILD_CACHE_SIZE at the end of a command. Returns None if unset.
 
-    Entries that this process has used count as unused. Leftovers of killed processes are removed.
+    Entries that this process has used can be removed. Leftovers of killed processes are removed.
     """
     limit = size_limit()
     if limit is None:
@@ -194,7 +194,7 @@ def trim(store: Store) -> Removal | None:
 
 
 def verify(store: Store, advance: Callable[[int], None]) -> list[CacheEntry]:
-    """Hash every file and blob, and remove and return those that do not match their name.
+    """Hash every file and blob. Removes and returns those that do not match their names.
 
     `advance` is called with the number of bytes read.
     """

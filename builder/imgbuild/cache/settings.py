@@ -1,4 +1,4 @@
-"""Location (IMGBUILD_CACHE) and size limit (IMGBUILD_CACHE_SIZE) of the cache; parses sizes."""
+"""Reads the location and size limit of the cache from the environment."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_size(text: str, place: str) -> int:
-    """A size in bytes from "500M", "20G", "20GB" (powers of 1000) or "20Gi", "20GiB" (of 1024).
+    """Parse a size, such as "500M", "20GB" (powers of 1000) or "20GiB" (of 1024), to bytes.
 
-    InputError if it is invalid; `place` is the option or variable with the text.
+    Raises InputError if it is invalid. `place` is the option or variable with the text.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
     if match is None or (match[3] and not match[2]):
         message = f"{place}: invalid size {text!r}"
-        raise InputError(message, hint="use a number of bytes or a unit: 500M, 20G, 20GiB")
+        raise InputError(
+            message, hint="specify a number of bytes, or a size such as 500M, 20G or 20GiB"
+        )
     return int(float(match[1]) * (1024 if match[3] else 1000) ** _UNITS[match[2]])
 
 
@@ -33,6 +35,6 @@ def default_root() -> Path:
 
 
 def size_limit() -> int | None:
-    """The size limit of the cache from $IMGBUILD_CACHE_SIZE, in bytes; None if unset."""
+    """The size limit of the cache in bytes, from $IMGBUILD_CACHE_SIZE. None if unset."""
     text = os.environ.get("IMGBUILD_CACHE_SIZE", "")
     return parse_size(text, "IMGBUILD_CACHE_SIZE") if text else None

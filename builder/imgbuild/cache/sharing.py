@@ -1,4 +1,4 @@
-"""A cache folder shared by several users, and its permissions (separate: a security boundary)."""
+"""Prepares a cache folder for several users (separate: a security boundary)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PART = re.compile(r"user-[0-9]+")
 
 
 def prepare(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
-    """Create the cache at `root`; returns this user's folder and the shared folder, or None.
+    """Create the cache at `root`. Returns this user's folder, and the shared folder or None.
 
-    InputError if another user could modify it.
+    Raises InputError if another user can modify the cache.
     """
     if is_shared(root):
         folder = make_own(root, f"user-{os.geteuid()}")
@@ -28,14 +28,14 @@ def prepare(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
     if not make_private(root):
         reporter.warn(
-            f"{root} was writable by other users: removed their write permission; to share it, run "
-            f"as its owner: chmod 1777 {root}"
+            f"removed the write permission of other users from {root}; to share the cache, run as "
+            f"its owner: chmod 1777 {root}"
         )
     return root, None
 
 
 def open_files_of_others(shared: Path, current: Path, name: str) -> Iterator[BinaryIO]:
-    """The files `name`, opened, in other users' folders in `shared`; their content is untrusted."""
+    """Open the files `name` in other users' folders in `shared`. Contents are not trusted."""
     with OpenFolder.open(shared) as folder:
         for part in folder.names():
             if _PART.fullmatch(part) and part != current.name:

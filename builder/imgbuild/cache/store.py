@@ -1,4 +1,4 @@
-"""The cache on disk: files and layers by their hash, locks, scratch folders, partial files.
+"""Stores files and layers by hash in a cache on disk.
 
     files/ab/SHA256          input files: wheels, debs, sdists
     blobs/sha256/SHA256      layers
@@ -10,19 +10,19 @@
     scratch/ID/, live/ID     the temporary folder of a live process; its lock file
     locks/NAME               locks between processes
 
-The folders are writable only by this user, and refused if they belong to another user or are links
-below the root, so that a checked path refers to the same folder later. A cache that users share is
-a folder like /tmp (mode 1777, owned by root): `user-ID/` in it is the cache of one user, as above,
-and a file from another user's cache is copied, hashed and then used.
+The folders are writable only by this user. Folders of other users and links below the root are
+rejected, so that a checked path keeps its meaning. A shared cache is a folder like /tmp (mode 1777,
+owned by root) that contains a cache `user-ID/` for each user. A file in another user's cache is
+copied and hashed before it is used.
 
 A file or blob is hashed before it is used, unless it is unchanged since it was last hashed (see
-`system.known_hashes`). A damaged one is removed, with a warning, and counts as missing. A file that
-another user owns or may write to is replaced by a copy, which is hashed.
+`system.known_hashes`). A damaged entry is removed with a warning. A file that another user owns or
+can write to is replaced by a copy, which is hashed.
 
-Files are never written in place: they are flushed to disk and then renamed, so that a kill or a
-power failure leaves a complete file or none. Leftovers in `scratch/` are removed by the next
-process, because the kernel has released the lock of the dead one. A process writes the names of
-entries in use to its locked `live/ID`; pruning keeps them.
+Files are flushed to disk and then renamed, so that after a kill or a power failure, a file is
+complete or missing. Leftovers in `scratch/` are removed by the next process, because the kernel
+releases the locks of dead processes. A process writes the names of entries in use to its locked
+`live/ID`, and pruning keeps these entries.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ LOCK_NAME = 80  # characters of a lock's name in its file name; a hash replaces 
 
 
 class Store:
-    """One cache folder. Safe for several threads, forked children and processes at once."""
+    """A cache folder. Safe for concurrent threads, forked children and processes."""
 
     def __init__(self, root: Path, reporter: Reporter = SILENT) -> None:
         self.root = root
@@ -79,10 +79,10 @@ class Store:
 
     @classmethod
     def open(cls, root: Path | None = None, reporter: Reporter = SILENT) -> Store:
-        """The cache at `root` (see `default_root`), created if missing.
+        """Open the cache at `root` (default: `default_root`), and create it if missing.
 
-        InputError if it is not writable, if it has the format of another version of imgbuild, or if
-        $IMGBUILD_CACHE_SIZE is invalid.
+        Raises InputError if the cache is not writable or has the format of another version of
+        imgbuild, or if $IMGBUILD_CACHE_SIZE is invalid.
         """
         size_limit()
         store = cls(Path(root).absolute() if root is not None else default_root(), reporter)
@@ -100,37 +100,37 @@ class Store:
     # -- files and blobs
 
     def file(self, sha256: str) -> Path | None:
-        """The input file with this hash, kept until this process ends; None if missing."""
+        """The input file with this hash, kept until this process ends. None if missing."""
         return self._use(self._file(sha256))
 
     def blob(self, digest: str) -> Path | None:
-        """The layer with this digest, kept until this process ends; None if missing."""
+        """The layer with this digest, kept until this process ends. None if missing."""
         return self._use(self._blob(digest))
 
     def add_file(self, temporary: Path, sha256: str) -> Path:
-        """Move `temporary`, whose hash the caller has checked, into the cache.
+        """Move `temporary`, whose hash must be checked, into the cache.
 
         Returns the new path.
         """
         return self._add(temporary, self._file(sha256))
 
     def add_blob(self, temporary: Path, digest: str) -> Path:
-        """Move `temporary`, whose digest the caller has checked, into the cache.
+        """Move `temporary`, whose digest must be checked, into the cache.
 
         Returns the new path.
         """
         return self._add(temporary, self._blob(digest))
 
     def add_bytes(self, data: bytes, sha256: str) -> Path:
-        """Add the input file `data`, whose hash the caller has checked, to the cache."""
+        """Add the input file `data`, whose hash must be checked, to the cache."""
         with self.scratch() as folder:
             (folder / "file").write_bytes(data)
             return self.add_file(folder / "file", sha256)
 
     def unpacked(self, digest: str, *, kind: FolderKind = "unpacked") -> Path | None:
-        """The folder of a layer or root, kept until this process ends; None if missing.
+        """The folder of a layer or root, kept until this process ends. None if missing.
 
-        InputError if another user owns it or its parent folder.
+        Raises InputError if another user owns the folder or its parent.
         """
         path = self._unpacked(digest, kind)
         self._below(path.parent, make=False)
@@ -146,7 +146,7 @@ class Store:
     ) -> dict[str, Path]:
         """Move folders of layers or roots from `scratch` into the cache.
 
-        Returns digest → new path.
+        Returns the new paths by digest.
         """
         paths = {digest: self._unpacked(digest, kind) for digest in folders}
         with files.plain_errors(self.root):
@@ -167,10 +167,10 @@ class Store:
         return paths
 
     def kernels(self, digest: str, *, make: bool = True) -> Path:
-        """The folder for kernels that the image with this manifest compiles while it runs.
+        """The folder for kernels that the image with this manifest compiles at run time.
 
-        With `make` it is created, private to this user, and kept until this process ends.
-        InputError if another user owns it.
+        With `make`, the folder is created, private to this user, and kept until this process ends.
+        Raises InputError if another user owns the folder.
         """
         path = self.root / "kernels" / digest.removeprefix("sha256:")
         if make:
@@ -182,16 +182,16 @@ class Store:
         return path
 
     def drop_file(self, sha256: str) -> None:
-        """Remove an input file that this process no longer needs, unless another one uses it."""
+        """Remove an unneeded input file, unless another process uses it."""
         path = self._below(self._file(sha256), make=False)
         with self.exclusive_access(), self._known.relinked(path):  # a blob may be the same file
             if path.relative_to(self.root).as_posix() not in self.leases(current_process=False):
                 path.unlink(missing_ok=True)
 
     def drop_damaged(self, path: Path, expected_stat: os.stat_result | None = None) -> None:
-        """Remove a file or blob of this cache that does not match its name, even if in use.
+        """Remove a damaged file or blob, even if it is in use.
 
-        With `expected_stat`, only if it is still the same file, not replaced by another process.
+        With `expected_stat`, the file is kept if another process has replaced it.
         """
         with self.exclusive_access(), contextlib.suppress(FileNotFoundError):
             if expected_stat is None or os.path.samestat(expected_stat, path.lstat()):
@@ -246,7 +246,7 @@ class Store:
         return None
 
     def _is_intact(self, path: Path, expected_stat: os.stat_result) -> bool:
-        """Whether the entry at `path` matches its hash and is writable by this user only."""
+        """Whether the entry at `path` matches its hash and is writable only by this user."""
         if not stat.S_ISREG(expected_stat.st_mode):
             return False
         if is_private(expected_stat) or (self._modeless and expected_stat.st_uid == os.geteuid()):
@@ -258,9 +258,9 @@ class Store:
         return right
 
     def _copied(self, path: Path) -> bool:
-        """Copy the entry `path` from another user's part of a shared cache.
+        """Copy the entry `path` from another user's cache in a shared cache.
 
-        False if no user has it.
+        Returns False if no user has the entry.
         """
         if self._shared is None:
             return False
@@ -295,17 +295,18 @@ class Store:
             self.drop_damaged(path, expected_stat)
         except OSError as error:
             message = f"{shown} is damaged and cannot be removed: {error.strerror}"
-            hint = "remove it as its owner, or set IMGBUILD_CACHE to another folder"
+            hint = "remove the file as its owner, or set IMGBUILD_CACHE to another folder"
             raise IntegrityError(message, hint=hint) from error
-        self._reporter.warn(
-            f"{shown} is damaged and was removed; it will be fetched or built again"
-        )
+        self._reporter.warn(f"removed {shown}, which is damaged; it will be fetched or built again")
 
     def _require_own(self, folder: Path) -> None:
-        """Remove `folder` if other users may write to it; InputError if another user owns it."""
+        """Remove `folder` if other users can write to it.
+
+        Raises InputError if another user owns the folder.
+        """
         if not files.is_own(folder, hint="remove the folder, or set IMGBUILD_CACHE to another one"):
             self._reporter.warn(
-                f"{folder} is writable by other users and was removed; it will be unpacked again"
+                f"removed {folder}, which was writable by other users; it will be unpacked again"
             )
             with self.scratch() as scratch, files.plain_errors(self.root):
                 folder.rename(scratch / "unpacked")  # atomic, even if the process is killed
@@ -313,16 +314,16 @@ class Store:
     # -- facts
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """The data stored by `put_fact` under `kind` and `key`; None if missing or damaged.
+        """The data stored by `put_fact` with `kind` and `key`. None if missing or damaged.
 
-        Also None if another user stored it, because it is untrusted. Missing facts are looked up in
-        those installed with imgbuild.
+        Facts stored by other users are not trusted and ignored. Missing facts are looked up in the
+        facts installed with imgbuild.
         """
         stored = facts.read(facts.path(self.root, kind, key))
         return stored if stored is not None else installed_facts().fact(kind, key)
 
     def put_fact(self, kind: str, key: str, data: bytes) -> None:
-        """Store small derived data; the last write wins."""
+        """Store small derived data. The last write wins."""
         path = facts.path(self.root, kind, key)
         with files.plain_errors(self.root):
             self._below(path)
@@ -332,7 +333,7 @@ class Store:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A temporary folder on the cache's disk, removed at the end, even after a kill."""
+        """A temporary folder on the cache's disk, which is removed even after a kill."""
         with files.plain_errors(self.root):
             folder = Path(tempfile.mkdtemp(dir=self._private()))
         try:
@@ -343,7 +344,7 @@ class Store:
 
     @contextlib.contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
-        """Hold the lock `name` among all processes and threads; waits. Not reentrant."""
+        """Wait for the lock `name` of all processes and threads, and hold it. Not reentrant."""
         # readable names for users who inspect the folder
         shown = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:LOCK_NAME]
         path = self._locks(f"user-{shown}-{sha256(name.encode())[:16]}")
@@ -360,10 +361,10 @@ class Store:
 
     @contextlib.contextmanager
     def partial(self, sha256: str, *, stop: Callable[[], bool]) -> Iterator[Path | None]:
-        """The partial download of a file or blob, locked for this process and kept at the end.
+        """The partial download of a file or blob, locked by this process.
 
-        Waits while another process downloads it; that process may then have added it to the cache.
-        None once `stop` is true. `add_file` and `add_blob` move it into the cache.
+        Waits while another process downloads the file, which can then be in the cache. None if
+        `stop` returns true. `add_file` and `add_blob` move the download into the cache.
         """
         with files.plain_errors(self.root):
             path = self._below(self.root / "partial" / self._file(sha256).name)
@@ -387,7 +388,7 @@ class Store:
         return self._below(self.root / "locks" / name)
 
     def _below(self, path: Path, *, make: bool = True) -> Path:
-        """The entry `path` after checking that this user owns its folders; `make` creates them."""
+        """Check that this user owns the folders of `path`. With `make`, they are created."""
         with contextlib.suppress(FileNotFoundError):
             make_private(self.root, *path.relative_to(self.root).parts[:-1], make=make)
         return path
@@ -405,7 +406,7 @@ class Store:
         return self._below(folder / "new").parent
 
     def _alive(self) -> tuple[str, int]:
-        """The name of this process, and its open, locked file in `live/`."""
+        """The name of this process, and its locked file in `live/`."""
         with self._lock:
             if self._live is None:
                 identity, descriptor = "", None
@@ -437,7 +438,7 @@ class Store:
                 os.truncate(self._live[1], 0)
 
     def leases(self, *, current_process: bool = True) -> set[str]:
-        """The paths below the root in use by live processes (by this one if `current_process`)."""
+        """The paths below the root in use by live processes, or only by `current_process`."""
         names = set(self._leased) if current_process else set()
         return names | processes.leases(self.root, None if self._live is None else self._live[0])
 

@@ -1,4 +1,4 @@
-"""The progress bar of all downloads of one run, with their total size reported first."""
+"""Shows the progress of all downloads of a run, and reports the total size first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from imgbuild.values import Bytes, Sha256
 
 
 def begun(store: Store, hashes: Iterable[Sha256]) -> Bytes:
-    """The number of bytes of these files that interrupted downloads left in `store`."""
+    """The number of bytes in partial downloads of these files in `store`."""
     paths = (store.root / "partial" / name for name in hashes)
     return sum(path.stat().st_size for path in paths if path.exists())
 
@@ -21,8 +21,8 @@ def begun(store: Store, hashes: Iterable[Sha256]) -> Bytes:
 class Transfer:
     """Files to download in several steps, by sha256 with their sizes.
 
-    `every` is the number of all files, downloaded or not; `here` is the number of bytes of `files`
-    from interrupted downloads.
+    `every` is the number of all files, including existing ones. `here` is the number of bytes of
+    `files` in partial downloads.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class Transfer:
 
     @contextlib.contextmanager
     def bar(self, sizes: Mapping[Sha256, Bytes]) -> Iterator[ProgressBar]:
-        """The progress bar of all downloads, while the files of `sizes` are downloaded.
+        """Show the progress bar while the files in `sizes` are downloaded.
 
-        Files that were not announced, such as those that an audit requests later, are added.
+        Files that were not announced, such as those requested by an audit, are added.
         """
         more = {key: size for key, size in sizes.items() if key not in self._left}
         if more:

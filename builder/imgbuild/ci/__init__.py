@@ -1,1 +1,1 @@
-"""CI jobs of targets: `ci.yaml`, job selection, shell scripts, results and reports."""
+"""Plans CI jobs of targets, writes them as scripts, and reports their results."""

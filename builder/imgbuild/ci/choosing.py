@@ -1,4 +1,4 @@
-"""Selects targets that need CI jobs: those whose digest changed or is not published."""
+"""Selects targets that need CI jobs, because their digests have changed or are not published."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
 class JobQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Selects jobs of `ci.yaml`.
 
-    `revision`: only of targets whose digest differs from the one at this git revision. `arches`:
-    the architectures to test; if empty, all of the target. `shard` is part I of N, from 1. `again`:
-    also builds on a second kind of machine. `labels`: includes the labels of machines.
+    `revision` selects targets whose digest has changed since this git revision. `arches` are the
+    architectures to test, or empty for all. `shard` is part I of N, starting at 1. `again` adds
+    builds on another kind of machine. `labels` adds the labels of machines.
     """
 
     revision: str | None = None
@@ -56,7 +56,7 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True):
     labels: bool = True
 
     def tested(self, item: Selected) -> tuple[Arch, ...]:
-        """The architectures on which `item` is to be tested."""
+        """The architectures to test `item` on."""
         return tuple(arch for arch in item.arches if not self.arches or arch in self.arches)
 
 
@@ -68,11 +68,11 @@ def choose(
     published: Mapping[str, TaggedImage],
     reporter: Reporter = SILENT,
 ) -> JobPlan:
-    """The jobs of the `selected` targets; `published` is the state of the registry.
+    """The jobs of the `selected` targets. `published` is the state of the registry.
 
-    A published target without a SIF gets only the job that creates it, if ci.yaml requests SIFs. A
-    target without a suitable machine is skipped with a warning; InputError if it is the only
-    target.
+    A published target without a SIF has only the job that creates the SIF, if ci.yaml requests
+    SIFs. A target without a suitable machine is skipped with a warning. Raises InputError if it is
+    the only target.
     """
     before = revisions.digests_at(project, query.revision) if query.revision else {}
     choices: list[TargetJobs | SkippedTarget] = []
@@ -109,7 +109,10 @@ def _target_jobs(
     query: JobQuery,
     there: TaggedImage | None,
 ) -> TargetJobs | SkippedTarget:
-    """The jobs of one target with the registry state `there`; InputError without a machine."""
+    """The jobs of a target with the registry state `there`.
+
+    Raises InputError without a machine.
+    """
     arches = query.tested(item)
     if target_digests is not None and there is not None and there.digest == target_digests.digest:
         lacking = [
@@ -120,7 +123,7 @@ def _target_jobs(
         ]
         if not (settings.sif and lacking):
             return _skipped(
-                item, target_digests.digest, "published", "its tag has the locked digest"
+                item, target_digests.digest, "published", "the tag has the locked digest"
             )
         target_jobs = sif_jobs(item.name, lacking, target_digests, settings)
     else:
@@ -129,10 +132,10 @@ def _target_jobs(
 
 
 def read_digests(project: Project, target: str) -> TargetDigests | None:
-    """The digests of `target` on disk; None if it is missing or damaged.
+    """Read the digests of `target`. None if the file is missing or damaged.
 
-    It is not compared with the matrix: the first step of each job does that, so that a stale lock
-    affects only its target.
+    The digests are not compared with the matrix, because the first step of each job checks the
+    lock.
     """
     try:
         return codec.read(digests_path(project.images, target), TargetDigests, what="digests")

@@ -1,11 +1,11 @@
-"""The CI jobs of a target: their steps, runners, GPUs and dependencies. Pure functions.
+"""Defines the CI jobs of a target with steps, runners, GPUs and dependencies.
 
     TARGET@x86_64, TARGET@arm64    check → audit (→ cves) → size → build → smoke (→ push, by digest)
     TARGET@x86_64-gpu, …           gate → pull → smoke
     TARGET@publish                 gate → sign → tag
     TARGET@x86_64-sif, …           gate → pull → sif, if ci.yaml requests it
 
-A published target without a SIF has only that last job.
+A published target without a SIF has only the last of these jobs.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SMALL = 1  # GB for a job without an image
 
 
 class CiJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps on one machine for one target. `digest` is the locked one, "" if there is none.
+    """The steps for a target on a machine. `digest` is the locked digest, or "" without a lock.
 
-    `runner` are the labels of the machine, if any; `disk` is in GB. `needs` are the
-    jobs that must have passed for the same digest.
+    `runner` are the labels of the machine, if any. `disk` is in GB. `needs` are the jobs that must
+    pass first for the same digest.
     """
 
     id: str
@@ -53,7 +53,7 @@ class CiJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs of one target in the order in which they can run."""
+    """The jobs of a target by kind."""
 
     target: str
     digest: str
@@ -70,7 +70,7 @@ class TargetJobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Maker(msgspec.Struct, frozen=True):
-    """Creates the jobs of one target."""
+    """Creates the jobs of a target."""
 
     target: str
     target_digests: TargetDigests | None
@@ -81,7 +81,7 @@ class _Maker(msgspec.Struct, frozen=True):
         return self.target_digests.digest if self.target_digests is not None else ""
 
     def job(self, place: str, arch: Arch, steps: tuple[Step, ...]) -> CiJob:
-        """A job with disk space for the image, without tiers, dependencies and GPUs."""
+        """A job with disk space for the image, and without tiers, dependencies and GPUs."""
         return CiJob(
             id=f"{self.target}@{place}",
             target=self.target,
@@ -92,7 +92,7 @@ class _Maker(msgspec.Struct, frozen=True):
         )
 
     def image(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
-        """The jobs without GPUs, one for each architecture; the first also pushes."""
+        """The jobs without GPUs, one for each architecture. The first job also pushes."""
         tiers = without_gpu(self.settings.gate)
         smoke: tuple[Step, ...] = ("smoke",) if tiers else ()
         cves: tuple[Step, ...] = ("cves",) if self.settings.cves is not None else ()
@@ -106,13 +106,13 @@ class _Maker(msgspec.Struct, frozen=True):
         )
 
     def again(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
-        """The jobs that build again on machines of other architectures, if any."""
+        """The jobs that build the image again on machines of other architectures, if any."""
         there = {runner.arch for runner in self.settings.runners}
         others = (arch for arch in Arch if arch in there and arch not in arches)
         return tuple(self.job(f"{arch}-{AGAIN}", arch, ("check", "build")) for arch in others)
 
     def gpu(self, arches: Sequence[Arch], pushed: CiJob) -> tuple[CiJob, ...]:
-        """One job for each tier that needs GPUs and each architecture with GPU machines."""
+        """A job for each tier that needs GPUs, on each architecture with GPU machines."""
         return tuple(
             msgspec.structs.replace(
                 self.job(f"{arch}-{tier}", arch, ("gate", "pull", "smoke")),
@@ -139,9 +139,9 @@ def jobs(
     *,
     again: bool = False,
 ) -> TargetJobs:
-    """The jobs of `target`, tested on `arches`; with `again`, built on a second kind of machine.
+    """The jobs of `target`, tested on `arches`, and with `again` built on other machines, too.
 
-    InputError if a tier needs a GPU and no machine has one.
+    Raises InputError if a tier needs a GPU and no machine has one.
     """
     maker = _Maker(target, target_digests, settings)
     image = maker.image(arches)
@@ -165,7 +165,7 @@ def jobs(
 def sif_jobs(
     target: str, arches: Sequence[Arch], target_digests: TargetDigests, settings: CiSettings
 ) -> TargetJobs:
-    """Only the jobs that create the SIFs of a published `target` for `arches`."""
+    """The jobs that create SIF files of a published `target` for `arches`."""
     maker = _Maker(target, target_digests, settings)
     return TargetJobs(
         target=target, digest=maker.digest, image=(), publish=(), sif=maker.sif(arches)
@@ -178,13 +178,13 @@ def _gpu_arches(
     fitting = tuple(arch for arch in arches if arch in settings.gpu_arches(GPU_TIERS[tier]))
     if not fitting:
         message = f"{target} must pass tier {tier}, but no machine in {FILE} has enough GPUs"
-        hint = f"add one under `runners:` in {FILE}, or remove {tier} from `gate:` (--gate)"
+        hint = f"add a machine under `runners:` in {FILE}, or remove {tier} from `gate:` (--gate)"
         raise InputError(message, hint=hint)
     return fitting
 
 
 def _disk(target_digests: TargetDigests | None, arch: Arch) -> int:
-    """GB for building and testing: inputs and layers of all architectures, one unpacked."""
+    """The disk space for building and testing in GB: inputs, layers, and an unpacked image."""
     if target_digests is None:
         return SMALL
     locked_image = target_digests.arch.get(arch, next(iter(target_digests.arch.values())))
@@ -194,7 +194,7 @@ def _disk(target_digests: TargetDigests | None, arch: Arch) -> int:
 
 
 def with_labels(target_jobs: TargetJobs, settings: CiSettings) -> TargetJobs:
-    """`target_jobs` with the labels of suitable machines; InputError if a job has none."""
+    """Add the labels of suitable machines to jobs. Raises InputError if a job has none."""
     groups = {
         name: tuple(
             msgspec.structs.replace(job, runner=_runner(job, settings).labels)
@@ -214,6 +214,6 @@ def _runner(job: CiJob, settings: CiSettings) -> Runner:
     if not fitting:
         gpus = f" and {job.gpus} GPUs" if job.gpus else ""
         requirement = f"{job.arch} with {job.disk} GB of disk{gpus}"
-        message = f"{job.id} requires a machine with {requirement}, but {FILE} lists none"
-        raise InputError(message, hint=f"add one under `runners:` in {FILE}")
+        message = f"{job.id} requires a machine with {requirement}, but {FILE} has none"
+        raise InputError(message, hint=f"add a machine under `runners:` in {FILE}")
     return min(fitting, key=lambda runner: runner.gpus)

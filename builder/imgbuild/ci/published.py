@@ -1,4 +1,4 @@
-"""The state of targets in a registry: the digests of their tags, and their SIFs."""
+"""Reads the state of targets in a registry: the digests of tags, and SIFs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ THREADS = 8  # requests to the registry at once
 
 
 class TaggedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a target in a repository: the digest of its tag, and its SIFs.
+    """The state of a target in a repository: the digest of the tag, and SIFs.
 
-    `sifs`: for each architecture the manifest from which the SIF was created.
+    `sifs` are, by architecture, the manifests from which SIFs were created.
     """
 
     digest: Digest
@@ -30,10 +30,10 @@ class TaggedImage(msgspec.Struct, frozen=True, kw_only=True):
 def read(
     client: Client, repository: Repository, selected: Sequence[Selected], *, sifs: bool = False
 ) -> dict[str, TaggedImage]:
-    """The state in `repository` of each target with a tag; with `sifs` also their SIFs.
+    """The state in `repository` of each target with a tag, and with `sifs` of their SIFs.
 
-    The target's tag is the last that a job sets, after its gate; `imgbuild push` sets it without a
-    gate. A response with status 401 or 403 counts as an empty repository, with a warning.
+    A job sets the target's tag last, after the gate. `imgbuild push` sets it without a gate. If the
+    status of the response is 401 or 403, the repository is treated as empty, with a warning.
     """
     refused: list[Refused] = []
 
@@ -57,8 +57,8 @@ def read(
     answers = each(list(selected), _read, threads=THREADS)
     if refused:
         client.reporter.warn(
-            f"{repository} returned status {refused[0].status} and is treated as empty; log in "
-            "with read access unless it is new"
+            f"{repository} returned status {refused[0].status} and is treated as empty; unless it "
+            "is new, log in with read access"
         )
     return {
         item.name: image for item, image in zip(selected, answers, strict=True) if image is not None
@@ -66,7 +66,7 @@ def read(
 
 
 def _sif(client: Client, repository: Repository, target: str, arch: Arch) -> Digest:
-    """The manifest from which the SIF of `target` for `arch` was created; "" if there is no SIF."""
+    """The manifest from which the SIF of `target` for `arch` was created, or "" without a SIF."""
     from imgbuild.sif import push
 
     try:

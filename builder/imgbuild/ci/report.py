@@ -1,4 +1,4 @@
-"""Reports the outcome of each target of a CI run: lines, Markdown, and the text of an issue."""
+"""Reports the outcome of each target of a CI run as lines, Markdown, or the text of an issue."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ MARKS: dict[Word, str] = {"failed": "❌", "impossible": "⚠️", "unfinished":
 
 
 class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one target. `error` is its first error, `log` the file with it.
+    """The outcome of a target. `error` is the first error, and `log` is the file with this error.
 
-    `repeat` is the command that repeats the failed job or runs the first unfinished one. Outcomes:
+    `repeat` is the command that repeats the failed job, or runs the first unfinished job. Outcomes:
 
-    - published: its tag has this digest;
-    - tested: all jobs have passed except those that publish;
-    - unchanged: the digest is the same as at the given revision;
+    - published: the tag has this digest;
+    - tested: all jobs except those that publish have passed;
+    - unchanged: the digest has not changed since the given revision;
     - unfinished: some jobs have not run, and none failed;
-    - impossible: there is no machine for one of its jobs.
+    - impossible: no machine can run one of the jobs.
     """
 
     target: str
@@ -47,7 +47,7 @@ class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bad(self) -> bool:
-        """Whether the target needs attention; an impossible one needs a change of ci.yaml."""
+        """Whether the target needs attention. An impossible target needs a change of ci.yaml."""
         return self.outcome in ("failed", "unfinished")
 
 
@@ -68,7 +68,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 def overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> Overview:
     """The outcomes of `chosen` according to the results in `folder`.
 
-    `published` as in `verdict`.
+    `published` is used as in `verdict`.
     """
     done = [verdict(folder, target_jobs, published=published) for target_jobs in chosen.targets]
     passed = [
@@ -84,7 +84,7 @@ def overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> Overv
 
 
 def verdict(folder: Path, target_jobs: TargetJobs, *, published: bool = False) -> TargetOutcome:
-    """The outcome of one target; with `published` it is unfinished if tags or SIFs are missing."""
+    """The outcome of a target. With `published`, it is unfinished if tags or SIFs are missing."""
     jobs = [results.read(folder, job) for job in target_jobs.all]
     publishing = {job.id for job in (*target_jobs.publish, *target_jobs.sif)}
     seconds = round(sum(result.seconds for result in jobs), 3)
@@ -112,7 +112,7 @@ def verdict(folder: Path, target_jobs: TargetJobs, *, published: bool = False) -
 
 
 def _command(job: CiJob) -> str:
-    """The command that repeats `job`; it pushes nothing if the job needs no registry."""
+    """The command that repeats `job`, without pushing if the job needs no registry."""
     registry = "--registry HOST/REPOSITORY" if "gate" in job.steps else "--no-push"
     return f"imgbuild ci script {pasted([job.id])} {registry} > job.sh && bash job.sh"
 
@@ -134,7 +134,7 @@ def _failed(folder: Path, outcome: TargetOutcome, result: JobResult) -> TargetOu
 
 
 def rows(summary: Overview) -> list[tuple[str, ...]]:
-    """The overview as a table."""
+    """The overview as rows of a table."""
     return [
         (
             outcome.target,
@@ -161,7 +161,7 @@ def markdown(summary: Overview) -> str:
 
 
 def issue(outcome: TargetOutcome) -> str:
-    """The text of the issue about a target that is not published."""
+    """The text of an issue on a target that is not published."""
     digest = outcome.digest or "none, because there are no digests"
     span = quoting.code_span
     lines = [f"{span(outcome.target)} is {outcome.outcome}; its digest is {span(digest)}.", ""]
@@ -172,10 +172,10 @@ def issue(outcome: TargetOutcome) -> str:
     lines += [f"Remedy: {quoting.markdown(outcome.hint)}", ""] if outcome.hint else []
     if outcome.repeat:
         repeat = quoting.line(outcome.repeat)
-        lines += ["To repeat it on a machine of the same kind:", "", f"    {repeat}", ""]
+        lines += ["To repeat the job on a machine of the same kind:", "", f"    {repeat}", ""]
     if outcome.repeat and "--no-push" not in outcome.repeat:
         lines += [
-            "It requires the results of earlier jobs (artifacts of the run) in `build/ci`.",
+            "The job requires the results of earlier jobs (artifacts of the run) in `build/ci`.",
             "",
         ]
     return "\n".join(lines)

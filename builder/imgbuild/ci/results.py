@@ -1,4 +1,4 @@
-"""Results of jobs: the files that a script of `imgbuild ci script` writes, and the first errors.
+"""Reads the results of jobs, which scripts of `imgbuild ci script` write, and finds first errors.
 
 `JOB/STEP.json` contains the state of a step, `JOB/job.json` that of the job, and
 `JOB/STEP.answer.json` the output of the step's command with `--json`.
@@ -46,7 +46,7 @@ class FirstError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a job. `failed` is the failed step, "" if none."""
+    """The state of a job. `failed` is the failed step, or ""."""
 
     job: CiJob
     passed: bool
@@ -66,7 +66,7 @@ def place(folder: Path, job: str, name: str) -> Path:
 
 
 def read(folder: Path, job: CiJob) -> JobResult:
-    """The result of `job` for its digest so far, read from the files in `folder`."""
+    """Read the current result of `job` for its digest from the files in `folder`."""
     steps: dict[str, StepState] = {
         step: state for step in job.steps if (state := _state(folder, job, step)) is not None
     }
@@ -82,7 +82,7 @@ def read(folder: Path, job: CiJob) -> JobResult:
 
 
 def _state(folder: Path, job: CiJob, name: str) -> StepState | None:
-    """The state in a file; None if it is missing, damaged, or for another image."""
+    """The state in a file. None if it is missing, damaged, or for another image."""
     path = place(folder, job.id, f"{name}.json")
     if not path.exists():
         return None
@@ -94,10 +94,10 @@ def _state(folder: Path, job: CiJob, name: str) -> StepState | None:
 
 
 def first_error(folder: Path, job: str, step: str, exit_code: int) -> FirstError:
-    """The first error of a failed step, from the `--json` output of its command.
+    """The first error of a failed step, based on the `--json` output of its command.
 
-    The command's error, the first failed test, the first error of an audit, or the counted
-    vulnerabilities; otherwise its exit code and the path of its log.
+    The error is that of the command, the first failed test, the first error of an audit, or the
+    vulnerabilities, or else the exit code and the path of the log.
     """
     path = place(folder, job, f"{step}.answer.json")
     try:
@@ -110,7 +110,7 @@ def first_error(folder: Path, job: str, step: str, exit_code: int) -> FirstError
     log = place(folder, job, f"{step}.log")
     if exit_code > SIGNALS:
         number = exit_code - SIGNALS
-        hint = "the machine may have run out of memory" if number == 9 else f"see {log}"
+        hint = "check whether the machine ran out of memory" if number == 9 else f"see {log}"
         return FirstError(error=f"killed by signal {number}", hint=hint)
     return FirstError(error=f"exited with status {exit_code} without a message", hint=f"see {log}")
 
@@ -135,7 +135,7 @@ def _error_in_document(document: Any) -> FirstError | None:
                 return FirstError(error=_cut(text), hint=_cut(finding.get("remedy") or ""))
         if counted := report.get("counted"):  # of `imgbuild cves`
             text = f"{where}: known vulnerabilities: {', '.join(map(str, counted))}"
-            return FirstError(error=_cut(text), hint=f"imgbuild cves {report.get('target')}")
+            return FirstError(error=_cut(text), hint=f"run imgbuild cves {report.get('target')}")
     return None
 
 
@@ -159,10 +159,10 @@ def record_results(
     store: Store,
     reporter: Reporter = SILENT,
 ) -> tuple[Recorded, ...]:
-    """Add each tier that ran in a job of `targets`, passed or failed, to the test records.
+    """Add the passed and failed tiers in jobs of `targets` to the test records.
 
-    Runs that cannot be recorded (tests that did not start, an image other than the locked one) are
-    skipped with a warning.
+    Runs that cannot be recorded, because the tests did not start or the image is not the locked
+    one, are skipped with a warning.
     """
     recorded: list[Recorded] = []
     for job in (job for target_jobs in targets for job in target_jobs.all):

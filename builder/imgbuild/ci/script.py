@@ -1,7 +1,7 @@
-"""Writes CI jobs as one shell script of imgbuild commands, with state in files.
+"""Writes CI jobs as a shell script that runs imgbuild and stores its state in files.
 
-The script can be rerun: jobs whose image is published and steps that passed for the same digest
-are skipped. Its functions are in `data/ci.sh`. All values are quoted for the shell.
+If the script runs again, jobs of published images and steps that passed for the same digest are
+skipped. The functions of the script are in `data/ci.sh`. All values are quoted for the shell.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from imgbuild.values import Arch, sha256
 FUNCTIONS = "data/ci.sh"
 ALWAYS = "-"  # the key of a step that always runs
 MACHINES = {Arch.X86_64: "x86_64", Arch.ARM64: "aarch64"}  # as `uname -m` prints them
-CHANGED = "the digest in the lock differs from that in the script"
+CHANGED = "the digest in the lock differs from the digest in the script"
 
 
 class ScriptOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for running the jobs of a script.
+    """Options for running the jobs in a script.
 
-    `registry` is HOST/REPOSITORY, "" to push nothing. `through` and `timeout_factor` are options of
-    `smoke`, `key` and `keyless` of `sign`. `slurm` are options of `smoke --on slurm` for jobs with
-    GPUs, None to run these on this machine. `published`: jobs of images that are already published
-    are skipped; `selection` are the options of `ci jobs` that select the jobs.
+    `registry` is HOST/REPOSITORY, or "" to push nothing. `through` and `timeout_factor` are options
+    of `smoke`; `key` and `keyless` are options of `sign`. `slurm` are options of `smoke --on slurm`
+    for jobs with GPUs, or None to run these jobs on this machine. If `published` is set, jobs of
+    published images are skipped. `selection` are the options of `ci jobs` that select the jobs.
     """
 
     results: Path
@@ -59,13 +59,14 @@ def write(
     *,
     drop: bool = False,
 ) -> str:
-    """The script that runs the jobs of `targets`, or only those of `names` if not empty.
+    """The script that runs the jobs of `targets`, or only the jobs in `names` if not empty.
 
-    The script skips jobs for other machines than the one it runs on, except the jobs of `names`.
+    The script skips jobs for other machines, except jobs in `names`.
 
-    `drop`: an image is removed from build/ when its target is finished, unless it existed before.
+    With `drop`, images are removed from build/ when their targets are finished, unless they existed
+    before.
 
-    InputError if a job of `names` needs a registry and none is given.
+    Raises InputError if a job in `names` needs a registry and none is specified.
     """
     for job in (job for target in targets for job in target.all):
         if job.id in names and _publishes(job) and not options.registry:
@@ -92,7 +93,7 @@ class _Writer:
         self.matrix = ("--matrix", str(project.matrix.resolve())) if plain else ()
 
     def head(self) -> Iterator[str]:
-        """The variables of the functions, and their working folder."""
+        """The head of the script: variables for the functions, and the working folder."""
         options = self.options
         published = ()
         if options.registry and options.published:
@@ -117,7 +118,7 @@ class _Writer:
     def body(self, targets: Sequence[TargetJobs], *, drop: bool) -> Iterator[str]:
         """The part of the script that runs the jobs.
 
-        With Slurm all images are built first, while submitted tests wait in its queue.
+        With Slurm, all images are built first, while submitted tests wait in the queue.
         """
         options = self.options
         if options.slurm is not None:
@@ -157,7 +158,7 @@ class _Writer:
         return bool(self.options.registry) or not _publishes(job)
 
     def _job(self, job: CiJob) -> Iterator[str]:
-        """The commands of a job, to be joined by &&."""
+        """The commands of a job, to join with &&."""
         on_slurm = job.gpus > 0 and self.options.slurm is not None
         anywhere = self.names or _publishes(job) or on_slurm
         machine = "any" if anywhere else MACHINES[job.arch]
@@ -201,7 +202,7 @@ class _Writer:
         return f"step {step} {key} {words}"
 
     def _command(self, job: CiJob, step: Step) -> tuple[str, ...]:
-        """The imgbuild command of `step`, with its options."""
+        """The imgbuild command for `step`, with options."""
         options, target, matrix, plain = self.options, job.target, self.matrix, self._plain
         image = f"{options.registry}@{job.digest}"
         verify = ("--verify",) if job.id.endswith(f"-{AGAIN}") else ()
@@ -238,7 +239,7 @@ class _Writer:
             yield from ("--on", "slurm", f"--sbatch=--gpus-per-node={job.gpus}", *options.slurm)
 
     def _bounds(self) -> Iterator[str]:
-        """The options of `imgbuild cves` that `ci.yaml` sets."""
+        """The options for `imgbuild cves` in `ci.yaml`."""
         gate = self.settings.cves
         if gate is None:
             return

@@ -1,4 +1,4 @@
-"""Reads `ci.yaml`: machines of the CI, required tiers, and size budgets of images."""
+"""Reads `ci.yaml`, which defines machines of the CI, required tiers, and size budgets."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class Runner(Strict, frozen=True):
 
     labels: Annotated[
         tuple[str, ...],
-        Meta(min_length=1, description="labels by which the CI selects the machine"),
+        Meta(min_length=1, description="labels to select the machine in the CI"),
     ]
-    arch: Annotated[Arch, Meta(description="its native architecture")]
-    disk: Annotated[int, Meta(ge=1, description="GB of disk available to a job")]
-    gpus: Annotated[int, Meta(ge=0, description="number of GPUs")] = 0
+    arch: Annotated[Arch, Meta(description="native architecture of the machine")]
+    disk: Annotated[int, Meta(ge=1, description="available disk space for a job in GB")]
+    gpus: Annotated[int, Meta(ge=0, description="number of GPUs of the machine")] = 0
 
 
 class CveGate(Strict, frozen=True):
     """The known vulnerabilities that fail a job."""
 
-    severity: Annotated[Rating, Meta(description="the lowest severity that counts")] = Rating.HIGH
+    severity: Annotated[Rating, Meta(description="the lowest severity to fail at")] = Rating.HIGH
     ignore_unfixed: Annotated[
-        bool, Meta(description="only vulnerabilities with a fixed version")
+        bool, Meta(description="fail only for vulnerabilities with a fixed version")
     ] = False
 
 
@@ -57,7 +57,7 @@ class CiSettings(Strict, frozen=True):
     cves: CveGate | None = None
 
     def gpu_arches(self, gpus: int) -> tuple[Arch, ...]:
-        """The architectures with a machine with `gpus` GPUs, in the order of `Arch`."""
+        """The architectures that have a machine with `gpus` GPUs, in the order of `Arch`."""
         return tuple(
             arch
             for arch in Arch
@@ -65,9 +65,9 @@ class CiSettings(Strict, frozen=True):
         )
 
     def gated(self, tiers: tuple[Tier, ...], *, gpu: bool = True) -> CiSettings:
-        """These settings with other required tiers; unchanged if `tiers` is empty.
+        """Replace the required tiers, unless `tiers` is empty.
 
-        Without `gpu`, tiers that need a GPU are excluded. InputError if no tier is left.
+        Without `gpu`, tiers that need a GPU are excluded. Raises InputError if no tier remains.
         """
         gate = ordered(tiers or self.gate)
         gate = gate if gpu else without_gpu(gate)
@@ -77,7 +77,7 @@ class CiSettings(Strict, frozen=True):
         return msgspec.structs.replace(self, gate=gate)
 
     def limit(self, target: str) -> int | None:
-        """The limit of the download size of `target` in MB; None if there is no budget."""
+        """The limit of the download size of `target` in MB. None if there is no budget."""
         sizes = (size for pattern, size in self.budget.items() if fnmatchcase(target, pattern))
         return next(sizes, None)
 
@@ -93,20 +93,20 @@ class CiFile(Strict, frozen=True):
         dict[str, Annotated[int, Meta(ge=1)]] | None,
         Meta(
             description="limit of the download size of one architecture in MB, by shell pattern of "
-            "target; the first that matches applies"
+            "target; the first match applies"
         ),
     ] = None
     cves: Annotated[
         CveGate | None,
         Meta(
-            description="known vulnerabilities that fail a job, checked by `imgbuild cves`; "
-            "without this key there is no check"
+            description="known vulnerabilities that fail a job, checked by `imgbuild cves`; without"
+            " this key, they are not checked"
         ),
     ] = None
 
 
 def read(project: Project) -> CiSettings:
-    """The settings of `project`; InputError with all problems of its `ci.yaml`."""
+    """Read the settings of `project`. Raises InputError with all problems in `ci.yaml`."""
     text = resources.files("imgbuild").joinpath(DEFAULTS).read_bytes()
     defaults = converted(parse(text, DEFAULTS), CiFile)
     settings = msgspec.convert(defaults, CiSettings, from_attributes=True)
@@ -128,7 +128,7 @@ def read(project: Project) -> CiSettings:
 
 
 def ordered(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
-    """The distinct `tiers`, in the order in which they run."""
+    """The distinct `tiers` in the order of execution."""
     return tuple(tier for tier in TIERS if tier in tiers)
 
 

@@ -1,4 +1,4 @@
-"""The command line: one file per verb; options, help, tables, `--json`, errors, exit codes."""
+"""The command line: one module per command, and modules for options, help and output."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from imgbuild import __version__
 
 
 def main(*, ends: bool = True) -> None:
-    """Run the command line; exits with 0, the status of the error's class, or that of a command.
+    """Run the command line. Exits with 0, the code of an error class, or the status of a command.
 
-    `--version` alone is handled here, before anything else is imported. `ends`: the process ends
-    afterwards, so that cycles need not be searched for in what remains.
+    `--version` alone is handled before other modules are imported. If `ends` is true, the process
+    exits afterwards, so the final garbage collection is skipped.
     """
     _open_closed_streams()
     if sys.argv[1:] == ["--version"]:
@@ -35,9 +35,9 @@ def main(*, ends: bool = True) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open stdout and stderr if they are closed, so that no other file gets their descriptors.
+    """Open stdout and stderr if they are closed, so that no other file can use their descriptors.
 
-    Writing a result to such a stdout is an error; messages are lost.
+    Writing a result to a closed stdout is an error. Messages to a closed stderr are discarded.
     """
     for number, name, mode in ((1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
         if getattr(sys, name) is not None:

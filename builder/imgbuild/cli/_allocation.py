@@ -1,4 +1,4 @@
-"""Options of Slurm allocations: partition, account, time, nodes, GPUs, `--sbatch`."""
+"""Defines the options of Slurm allocations, such as partition, account, time and nodes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from imgbuild.errors import InputError
 from imgbuild.slurm.jobs import Allocation, words
 
 PANEL = "Slurm"
-ON = Definition("--on", "Where to run the tasks.", panel=PANEL, often=True)
+ON = Definition(
+    "--on", "Where to run the tasks: on this machine or on Slurm.", panel=PANEL, often=True
+)
 
 
 class AllocationOptions(Group, frozen=True, kw_only=True):
-    """The resources that every job requests."""
+    """Options for the resources that every job requests."""
 
     partition: Annotated[
         str,
@@ -48,12 +50,13 @@ class AllocationOptions(Group, frozen=True, kw_only=True):
 
 
 def requested(options: AllocationOptions) -> Allocation:
-    """The resources of each task of an array; InputError for options that the array itself sets."""
+    """The resources of each task of an array.
+
+    Raises InputError for options that the array sets.
+    """
     wrong = words(resources := allocation(options), log=True)
     if wrong:
-        raise InputError(
-            "\n".join(wrong), hint="see --help for the accepted forms of these options"
-        )
+        raise InputError("\n".join(wrong), hint="run with --help to show the accepted values")
     return resources
 
 
@@ -69,7 +72,7 @@ def allocation(options: AllocationOptions, **more: Any) -> Allocation:
 
 
 class Nodes(Group, frozen=True, kw_only=True):
-    """The nodes of a job, and the resources requested on each."""
+    """Options for the number of nodes of a job, and the resources of each node."""
 
     nodes: Annotated[
         int,
@@ -108,9 +111,9 @@ class Cluster(AllocationOptions, frozen=True, kw_only=True):
     on: Annotated[
         ExecutionPlace,
         ON(
-            "With slurm, an array job runs one task per target, and imgbuild collects the results."
-            " The nodes must have the current folder, the cache and imgbuild's Python at the same"
-            " paths."
+            "With slurm, an array job runs one task per target, and imgbuild collects the "
+            "results. The current folder, the cache and imgbuild's Python must have the same "
+            "paths on all nodes."
         ),
     ] = "local"
     throttle: Annotated[
@@ -142,7 +145,7 @@ class Cluster(AllocationOptions, frozen=True, kw_only=True):
         bool,
         option(
             "--leave",
-            "With --on slurm, keep the tasks running on Ctrl-C instead of cancelling them.",
+            "With --on slurm, do not cancel the tasks on Ctrl-C.",
             panel=PANEL,
         ),
     ] = False

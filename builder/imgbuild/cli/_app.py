@@ -1,4 +1,4 @@
-"""The program: its verbs by panel of the help, --version, unknown verbs, shell completion."""
+"""Defines the program: its commands, `--version`, unknown commands and shell completion."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SITES = "Clusters and CI"
 
 
 class Verb(msgspec.Struct, frozen=True):
-    """A row of the help. The verb is `COMMAND` in the module `cli/NAME.py`."""
+    """A row of the help. The command is `COMMAND` in the module `cli/NAME.py`."""
 
     panel: str
     summary: str
@@ -45,11 +45,11 @@ class Verb(msgspec.Struct, frozen=True):
 
 VERBS = {
     "list": Verb(COMMON, "List the targets of the matrix with versions, states and test results"),
-    "show": Verb(COMMON, "Show the versions, digest, size, tests and commands of a target"),
+    "show": Verb(COMMON, "Show the versions, digest, size and tests of a target"),
     "init": Verb(COMMON, "Create an image for a project, based on the best matching target"),
     "add": Verb(COMMON, "Add packages to the image of a project"),
     "remove": Verb(COMMON, "Remove packages that were added to the image of a project"),
-    "lock": Verb(COMMON, "Lock every input of targets by hash"),
+    "lock": Verb(COMMON, "Lock all inputs of targets by hash"),
     "build": Verb(COMMON, "Build images from their locks"),
     "run": Verb(COMMON, "Run a command in the image of a target"),
     "shell": Verb(COMMON, "Open a shell in the image of a target"),
@@ -59,24 +59,24 @@ VERBS = {
     "doctor": Verb(COMMON, "Show which targets this machine can run, and why"),
     "load": Verb(IMAGES, "Load images into Docker or podman, and build missing ones"),
     "render": Verb(IMAGES, "Write locks as Dockerfiles, Kubernetes jobs and other formats"),
-    "smoke": Verb(IMAGES, "Test built images from the inside, without network access"),
+    "smoke": Verb(IMAGES, "Run smoke tests in built images, without network access"),
     "diff": Verb(IMAGES, "Compare two images, by packages or by files"),
-    "digest": Verb(IMAGES, "Print the digest of an image, from its lock"),
+    "digest": Verb(IMAGES, "Print the digest of an image, computed from its lock"),
     "why": Verb(IMAGES, "Show why a package is in a target, and what limits its version"),
     "tree": Verb(IMAGES, "Show the dependency tree of a target"),
     "push": Verb(DISTRIBUTION, "Push images to a registry"),
     "pull": Verb(DISTRIBUTION, "Pull an image from a registry into an OCI layout"),
     "sign": Verb(DISTRIBUTION, "Sign an image in a registry, with its provenance and SBOMs"),
     "verify": Verb(DISTRIBUTION, "Verify the signatures, the lock and the contents of an image"),
-    "registry": Verb(DISTRIBUTION, "List, tag, clean up or mirror the contents of a registry"),
+    "registry": Verb(DISTRIBUTION, "List, tag, clean up or mirror images in a registry"),
     "cves": Verb(DISTRIBUTION, "List known vulnerabilities of locked targets"),
     "outdated": Verb(CURRENT, "List newer versions of packages of a target, a project or a file"),
-    "update": Verb(CURRENT, "Move a project to newer versions, or try newer versions in a matrix"),
+    "update": Verb(CURRENT, "Update a project, or try newer versions in a matrix"),
     "slurm": Verb(SITES, "Write a Slurm job script for the image of a target"),
     "ci": Verb(SITES, "List CI jobs, write them as a shell script, and report their results"),
     "site": Verb(SITES, "Write the targets of the matrix as static web pages"),
-    "explain": Verb(SITES, "Explain the code of a finding of diagnose or audit"),
-    "cache": Verb(SITES, "Show, prune and verify the cache of downloads and layers"),
+    "explain": Verb(SITES, "Explain a finding of diagnose or audit by its code"),
+    "cache": Verb(SITES, "Show, clean up or verify the cache of downloads and layers"),
     "help": Verb(SITES, "Show the help of a command", hidden=True),
 }
 
@@ -89,7 +89,7 @@ REMOVED = {
 
 
 class Commands(Mapping[str, TyperCommand | VerbGroup]):
-    """The verbs as commands of typer; a verb's module is imported when the verb is looked up."""
+    """All commands by name. The module of a command is imported when the command is looked up."""
 
     def __getitem__(self, name: str) -> TyperCommand | VerbGroup:
         verb = VERBS[name]
@@ -105,18 +105,18 @@ class Commands(Mapping[str, TyperCommand | VerbGroup]):
 
 
 class Program(VerbGroup):
-    """All verbs. An interrupt is not caught, so that the caller can report it."""
+    """The command group of the program. An interrupt is raised for the caller to report."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands: Any = Commands()
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """The panel, name and summary of each listed verb, without importing the verbs."""
+        """The panel, name and summary of each listed command; no command is imported."""
         return ((verb.panel, name, verb.summary) for name, verb in VERBS.items() if not verb.hidden)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """The verbs or options that begin with `incomplete`; no verb is imported."""
+        """The commands or options that begin with `incomplete`, without importing a command."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         verbs = TyperGroup(
@@ -125,7 +125,7 @@ class Program(VerbGroup):
         return verbs.shell_complete(type(ctx)(verbs), incomplete)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb of `ctx`."""
+        """Run the command in `ctx`."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -167,7 +167,7 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Options of the program itself."""
+    """Options of the program that precede a command."""
 
 
 def _requests_help(words: Sequence[str]) -> bool:
@@ -176,14 +176,14 @@ def _requests_help(words: Sequence[str]) -> bool:
 
 
 def _replacement(group: str) -> str | None:
-    """The replacement of a removed verb that the command line names below `group`."""
+    """A hint with the replacement, if the command line names a removed command of `group`."""
     words = sys.argv[1 : 2 + group.count(" ")]
     replacement = REMOVED.get(" ".join(words))
     return f"use imgbuild {replacement} instead" if replacement else None
 
 
 def _suggestion(error: Exception, text: str) -> str:
-    """A question with the choice of an option most similar to its invalid value, or ""."""
+    """A suggestion of the valid choice that is most similar to an invalid value, or ""."""
     parameter = getattr(error, "param", None)
     value = WRONG_CHOICE.search(text)
     near = (
@@ -193,9 +193,10 @@ def _suggestion(error: Exception, text: str) -> str:
 
 
 def run_verb() -> int:
-    """Run the verb that the command line names; returns the exit status.
+    """Run the command on the command line, and return the exit status.
 
-    InputError if the command line is wrong; errors of verbs and interrupts are not caught.
+    Raises InputError if the command line is wrong; errors of the command and interrupts are not
+    caught.
     """
     try:
         return app(prog_name="imgbuild", standalone_mode=False) or 0
@@ -215,9 +216,9 @@ def run_verb() -> int:
             put(text)
             return InputError.exit_code
         message = f"{name}: {text}{_suggestion(error, text)}"
-        hint = f"see imgbuild help{name.removeprefix('imgbuild')}"
+        hint = f"run imgbuild help{name.removeprefix('imgbuild')}"
         if type(error).__name__ == "UsageError":
             hint = _replacement(name) or hint
         if name in TAKES_COMMAND and type(error).__name__ == "NoSuchOption":
-            hint = f"pass options of the command after --: {name} TARGET -- COMMAND; {hint}"
+            hint = f"to pass options to the command, run {name} TARGET -- COMMAND; for help, {hint}"
         raise InputError(message, hint=hint) from error

@@ -1,4 +1,4 @@
-"""`--on slurm` of `imgbuild build` and `imgbuild smoke`: a Slurm array instead of this machine."""
+"""Runs `imgbuild build` and `imgbuild smoke` as Slurm arrays, for `--on slurm`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OWN = frozenset({"names", "target", "everything", "matrix", "json", "quiet", "ve
 
 
 def on_slurm(name: str, function: Callable[..., None]) -> Callable[..., None]:
-    """The verb `function` with `--on slurm` and its options."""
+    """Add `--on slurm` and its options to the command `function`."""
     signature = inspect.signature(function, eval_str=True)
     verb_parameters = list(signature.parameters.values())
     together = [*verb_parameters, *parameters(Cluster)]
@@ -75,7 +75,10 @@ def on_slurm(name: str, function: Callable[..., None]) -> Callable[..., None]:
 def _task_options(
     verb: str, options: Mapping[str, Any], defaults: Mapping[str, object]
 ) -> tuple[str, ...]:
-    """The options of the verb for each task; InputError for an option that tasks do not support."""
+    """The options that each task passes to the command.
+
+    Raises InputError for an option that tasks do not support.
+    """
     words: list[str] = []
     for name, value in options.items():
         if name in OWN or value == defaults[name] or (name == "jobs" and value == 0):
@@ -98,7 +101,7 @@ def _task_options(
 
 
 def _run(verb: str, options: Mapping[str, Any], handed: tuple[str, ...], cluster: Cluster) -> None:
-    """Submit the tasks, follow them, and print the results as the verb itself does."""
+    """Submit the tasks, wait for them, and print the same output as the command on one machine."""
     output = Output(json=options["json"], quiet=options["quiet"], verbose=options["verbose"])
     configure(output)
     session = open_session(options["matrix"], Options())
@@ -142,7 +145,7 @@ def _run(verb: str, options: Mapping[str, Any], handed: tuple[str, ...], cluster
 
 
 def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> list[Task]:
-    """A task for each target, with the digest from its lock; LockStale if it has none."""
+    """A task for each target, with the digest from its lock. Raises LockStale if it has none."""
     tasks = []
     for name in names:
         target_digests = current.read_current(session.project, session.matrix, name)[1]
@@ -155,7 +158,7 @@ def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> lis
 def _report(
     verb: str, ended: Sequence[TaskEnd], options: Mapping[str, Any], tasks: Sequence[Task]
 ) -> None:
-    """Print the results of all tasks in the order of the targets, as the verb itself does."""
+    """Print the results of all tasks, ordered by target, in the format of the command."""
     order = [task.target for task in tasks]
     ends = sorted(ended, key=lambda end: order.index(end.target))
     reports = [report for end in ends for report in _reports(verb, end)]
@@ -176,13 +179,13 @@ def _report(
     if bad:
         console.error(
             f"{len(bad)} of {len(ends)} targets failed: {', '.join(bad)}",
-            hint="run the same command again to resubmit them",
+            hint="run the same command again to submit the failed tasks",
         )
         raise typer.Exit(1)
 
 
 def _reports(verb: str, end: TaskEnd) -> list[Report]:
-    """The reports of a task, plus one for the task itself if they are empty or lack the cause."""
+    """The reports of a task, with another one if they are empty or do not name the failure."""
     reports: list[Report] = []
     if verb == "smoke" and end.status is not None:
         with suppress(msgspec.DecodeError):

@@ -1,4 +1,4 @@
-"""`imgbuild audit`: findings as lines, and the options for a user's code (separate: size)."""
+"""Formats findings of `imgbuild audit`, and defines options for code (separate: size)."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ CodePaths = Annotated[
     list[Path] | None,
     option(
         "--code",
-        "Audit the code at this path against the packages: Python files, notebooks, shell scripts,"
-        " YAML, JSON and Dockerfiles. Can be repeated.",
+        "Check whether the code at this path works with the packages: Python files, notebooks, "
+        "shell scripts, YAML, JSON and Dockerfiles. Can be repeated.",
         metavar="PATH",
         panel=SELECT,
         often=True,
@@ -52,8 +52,8 @@ Replace = Annotated[
     list[str] | None,
     option(
         "--replace",
-        "Replace a package of the target with a fork, NAME=PATH of a checkout or NAME=git+URL@REV,"
-        " and audit its code too. Can be repeated.",
+        "Replace a package of the target with a fork, and audit the code of the fork. FORK is "
+        "the path of a checkout, or git+URL@REV. Can be repeated.",
         metavar="NAME=FORK",
         panel=SELECT,
     ),
@@ -97,12 +97,12 @@ def audit_targets(
 
 
 def refuse_paths(selection: Selection) -> None:
-    """InputError for a file of code in place of a target."""
+    """Raise InputError if a selected name is not a target but a file of code."""
     for name in selection.named:
         is_pin = "@" in name or "==" in name
         if not is_pin and ("/" in name or Path(name).suffix in CODE_SUFFIXES):
             message = f"{name} is not a target"
-            hint = f"to audit code: imgbuild audit TARGET --code {name}"
+            hint = f"to audit code, run: imgbuild audit TARGET --code {name}"
             raise (
                 InputError(message, hint=hint)
                 if Path(name).exists()
@@ -113,7 +113,7 @@ def refuse_paths(selection: Selection) -> None:
 def read_code(
     paths: Sequence[Path] | None, replaced: Sequence[str] | None, *, again: bool, offline: bool
 ) -> Code | None:
-    """The code of `--code` and the forks of `--replace`; None without both."""
+    """The code of `--code` and the forks of `--replace`. None if neither option is given."""
     if not paths and not replaced:
         return None
     context = Context.open(console, offline=offline)
@@ -124,10 +124,10 @@ def read_code(
 def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
     """Reports as text: errors and warnings, notes if `notes` is set, then unread parts.
 
-    Findings with the same subject are shown once, at the first place; many absent packages are
-    combined into two lines after the others.
+    Findings with the same subject are shown once, at the first place. If many packages are absent,
+    two lines after the other findings list them.
 
-    The counts come last; with several reports, they are the heading of each.
+    The counts are the last line of a single report, and the heading of each of several reports.
     """
     for report in reports:
         if len(reports) > 1:
@@ -163,7 +163,7 @@ def _counts(report: Report) -> str:
 
 
 def _subject(finding: Finding) -> tuple[str, ...]:
-    """The subject of a finding, which is the same for equal findings at several places."""
+    """The part of a finding that is equal for the same problem at several places."""
     evidence = finding.evidence
     if evidence is None or not evidence.subject:
         return (finding.severity, finding.check, finding.message, finding.where)
@@ -191,7 +191,7 @@ def is_absent(finding: Finding) -> bool:
 
 
 def _absent(findings: Sequence[Finding]) -> Iterator[str]:
-    """A line for absent packages that are required, and one for those that are imported."""
+    """One line for required packages that are absent, and one for imported packages."""
     required: dict[str, None] = {}
     imported: dict[str, None] = {}
     for finding in findings:

@@ -1,4 +1,4 @@
-"""The likely cause of a failure, printed at the end of a failed command."""
+"""Prints the likely cause of a failure at the end of a failed command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that the verbs of `imgbuild ci` share, and the choice of jobs."""
+"""Defines options that the commands of `imgbuild ci` share, and selects jobs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Results = Annotated[
     Path | None,
     option(
         "--results",
-        "The folder for results. Jobs on several machines share this folder or a copy of it."
-        " Default: build/ci next to the matrix.",
+        "The folder for results. Jobs on several machines use the same folder, or copies of it. "
+        "Default: build/ci next to the matrix.",
         metavar="FOLDER",
         often=True,
     ),
@@ -51,9 +51,9 @@ def chosen(
     *,
     everything: bool = False,
 ) -> JobPlan:
-    """The selected targets with their jobs, without those that `registry` has published.
+    """The selected targets with their jobs, except targets already published in `registry`.
 
-    A retired target has jobs only if it is named.
+    A retired target has jobs only if it is selected by name.
     """
     selected = session.select(patterns, everything=everything, arches=[])
     if everything:

@@ -1,4 +1,4 @@
-"""The dependency graphs of locked targets, for `imgbuild why` and `imgbuild tree`."""
+"""Reads the dependency graphs of locked targets for `imgbuild why` and `imgbuild tree`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from imgbuild.values import Arch, of_machine
 
 
 def locked(selection: Filter, names: Sequence[str]) -> list[tuple[Lock, Arch]]:
-    """The locks of `names` (default: all), each with one architecture: `arch`, else the host's."""
-    arch = at_most_one(selection.arches, "one architecture is shown at a time")
+    """The locks of `names` (default: all), each with one architecture."""
+    arch = at_most_one(selection.arches, "only one architecture can be shown")
     patterns = [*names, *selection.named]
     chosen = choose(
         selection.project(names), patterns, everything=not patterns, arches=[arch] if arch else []
@@ -31,10 +31,12 @@ def locked(selection: Filter, names: Sequence[str]) -> list[tuple[Lock, Arch]]:
 def graphs(
     selection: Filter, chosen: Sequence[tuple[Lock, Arch]], *, offline: bool
 ) -> Iterator[tuple[Lock, Graph]]:
-    """The graph of each lock; FetchFailed if METADATA of a wheel cannot be read.
+    """The graph of each lock.
 
-    The requirements are those recorded by the project or the catalogue; the matrix and the cache or
-    index are read only for wheels without recorded requirements.
+    The project or the catalogue records the requirements of wheels. For other wheels, the matrix
+    and the cache or the index are read.
+
+    Raises FetchFailed if METADATA of a wheel cannot be read.
     """
     names = [lock.target for lock, _ in chosen]
     records = packages.recorded([project_paths.catalogue().images, selection.project(names).images])

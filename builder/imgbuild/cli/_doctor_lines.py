@@ -1,4 +1,4 @@
-"""The output of `imgbuild doctor` as lines: targets by result, test records (separate: size)."""
+"""Formats the output of `imgbuild doctor` as lines (separate: size)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Groups = dict[tuple[str, tuple[str, ...]], list[str]]
 
 
 def lines(diagnosis: Diagnosis, rows: Rows) -> Iterator[str]:
-    """The results by group with reasons and remarks, test records, and the recommended target."""
+    """The results by group with reasons, the test records, and the recommended target."""
     fitting = [fit.target for fit in diagnosis.verdicts if fit.fits and not fit.retired]
     full = {fit.target: fit.unrestricted for fit in diagnosis.verdicts}
     head, *below = _table(fitting, rows, full) if fitting else [""]
@@ -51,7 +51,7 @@ def lines(diagnosis: Diagnosis, rows: Rows) -> Iterator[str]:
 
 
 def _groups(diagnosis: Diagnosis) -> Groups:
-    """Targets with the same result, reasons and remarks, in the order of the results."""
+    """Targets by result, reasons and remarks, in the order of the results."""
     fits = "fits" if comparable(diagnosis.host) else "unknown"
     groups: Groups = {}
     for verdict in diagnosis.verdicts:
@@ -62,7 +62,7 @@ def _groups(diagnosis: Diagnosis) -> Groups:
 
 
 def _remarks(host: Host, verdict: TargetFit) -> Iterator[str]:
-    """The remarks; the restriction of an older driver in words that apply to all targets."""
+    """Remarks on a target; that on an older driver is the same for all targets."""
     for remark in verdict.remarks:
         if verdict.unrestricted and COMPATIBILITY in remark:
             yield (
@@ -75,7 +75,7 @@ def _remarks(host: Host, verdict: TargetFit) -> Iterator[str]:
 
 
 def _table(names: Sequence[str], rows: Rows, full: Mapping[str, str]) -> list[str]:
-    """The header and a line for each target; a narrow terminal has fewer columns."""
+    """The header and a line for each target, with fewer columns on a narrow terminal."""
     lines: list[str] = []
     for brief, dropped in ((False, 0), (True, 0), (True, 1), (True, 2)):  # months, dates, Python
         cells = [_cells(name, rows.get(name), brief=brief) for name in names]
@@ -107,12 +107,12 @@ def _record(row: TableRow, *, brief: bool) -> str:
 
 
 def _tested(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
-    """The GPUs and drivers of the targets' test records, and whether they match the machine."""
+    """The GPUs and drivers in the test records, and whether they match the machine."""
     runs = [run for row in fitting for image in row.images for run in image.runs if run.gpu]
     if not fitting or not comparable(host):
         return
     if not runs:
-        yield f"none of these has been tested on a GPU on {host.arch}"
+        yield f"none of these targets has been tested on a GPU on {host.arch}"
         yield ""
         return
     models = sorted({name.removeprefix("NVIDIA ") for run in runs for name in run.gpu})
@@ -128,8 +128,8 @@ def _tested(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
         lacking.append(f"a driver of branch {branch}")
     if lacking:
         yield (
-            f"no test record has {' or '.join(lacking)}: compatibility is derived from the"
-            " GPU code in their files"
+            f"no test record has {' or '.join(lacking)}: compatibility is derived from the GPU "
+            "code in the files of the targets"
         )
     yield ""
 
@@ -140,7 +140,7 @@ def _capabilities(runs: Sequence[RecordedRun]) -> set[str]:
 
 
 def _use(diagnosis: Diagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
-    """The best target with the reason, and the target with the newest version of each framework."""
+    """The recommended target, and the target with the newest version of each framework."""
     judged = {verdict.target for verdict in diagnosis.verdicts}
     if diagnosis.best and diagnosis.best not in judged:
         if not any(verdict.fits for verdict in diagnosis.verdicts):
@@ -158,7 +158,7 @@ def _use(diagnosis: Diagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
 
 
 def _newest(framework: str, fitting: Sequence[TableRow]) -> tuple[str, str] | None:
-    """The newest version of the framework, and its target with the fewest other frameworks."""
+    """The newest version of the framework, and a target with few other frameworks."""
     having = [row for row in fitting if framework in row.pins]
     if not having:
         return None

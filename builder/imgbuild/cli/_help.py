@@ -1,4 +1,4 @@
-"""The help of verbs and the list of verbs: layout, wrapping, repeated options."""
+"""Formats the help of commands and the list of commands, and checks repeated options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LAST = (OUTPUT,)  # panels at the end; others are in the order in which options 
 
 @contextlib.contextmanager
 def _naming(ctx: Any) -> Iterator[None]:
-    """Add the verb to an error of the command line that names none."""
+    """Add the context of the command to a usage error without one."""
     try:
         yield
     except Exception as error:
@@ -50,7 +50,10 @@ class VerbCommand(TyperCommand):
         formatter.write("\n".join(help_lines(self, ctx)) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; InputError for a second value of an option with a single value."""
+        """Parse the arguments.
+
+        Raises InputError for a second value of an option with a single value.
+        """
         with _naming(ctx):
             if not ctx.resilient_parsing:
                 _refuse_second_values(self, ctx, args)
@@ -58,10 +61,10 @@ class VerbCommand(TyperCommand):
 
 
 class RunCommand(VerbCommand):
-    """A verb whose target is followed by a command with its own options."""
+    """A command of imgbuild that runs another command, whose options follow the target."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; options after the command belong to it, as in `docker run`."""
+        """Parse the arguments. Options after the command are passed to it, as in `docker run`."""
         place = command_place(self.params, args)
         words = args if place is None else [*args[:place], "--", *args[place:]]
         if place is None and "--" in args and not names_target(self.params, args):
@@ -71,20 +74,20 @@ class RunCommand(VerbCommand):
 
 
 class RenderCommand(VerbCommand):
-    """A verb that accepts any number of targets, and a command after `--`."""
+    """A command of imgbuild that accepts any number of targets, and another command after `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words before `--`; those after it are in `ctx.meta`."""
+        """Parse the arguments before `--`, and store the others in `ctx.meta`."""
         place = args.index("--") if "--" in args else len(args)
         ctx.meta[WORDS] = tuple(args[place + 1 :])
         return super().parse_args(ctx, args[:place])
 
 
 class AuditCommand(VerbCommand):
-    """A verb whose option --environment can be used without a value."""
+    """A command whose option --environment can be used without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; --environment without a value means the active environment."""
+        """Parse the arguments. Without a value, --environment means the active environment."""
         words = []
         for word, after in zip(args, [*args, "-"][1:], strict=True):
             words.append(word)
@@ -94,10 +97,10 @@ class AuditCommand(VerbCommand):
 
 
 class VerbGroup(TyperGroup):
-    """A verb with subcommands, or the whole program."""
+    """A command with subcommands, or the whole program."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help: the description, and the verbs, one line each."""
+        """Write the help: the description, and one line for each command."""
         formatter.write("\n".join(listing(self, ctx)) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -106,14 +109,14 @@ class VerbGroup(TyperGroup):
             return super().parse_args(ctx, args)
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """The panel, name and summary of each listed verb."""
+        """The panel, name and summary of each listed command."""
         for name, each in self.commands.items():
             if not each.hidden:
                 yield getattr(each, "rich_help_panel", None) or "Commands", name, summary(each)
 
 
 def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -> None:
-    """InputError for a repeated option with a single value: see `Definition`."""
+    """Raise InputError for a repeated option that accepts a single value. See `Definition`."""
     *_, order = command.make_parser(ctx).parse_args(args=list(args))
     options: list[Any] = [each for each in order if each.opts[0].startswith("-")]
     if any(option.is_eager for option in options):  # --help comes first
@@ -124,11 +127,13 @@ def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -
             flag = max(option.opts, key=len)
             values = " and ".join(given_values(option.opts, args)) or "several"
             message = f"{ctx.command_path}: {flag} accepts one value, not {values}"
-            raise InputError(message, hint="use one of them, or run the command once per value")
+            raise InputError(
+                message, hint="specify one value, or run the command once for each value"
+            )
 
 
 def given_values(flags: Sequence[str], args: Sequence[str]) -> list[str]:
-    """The values of the option with these flags in a command line."""
+    """The values of an option, given by its `flags`, in a command line."""
     words = iter(itertools.takewhile(lambda word: word != "--", args))
     values = []
     for word in words:
@@ -149,24 +154,24 @@ def add(
     *,
     cls: type[VerbCommand] = VerbCommand,
 ) -> None:
-    """Register a verb. Its help options do not depend on the command that contains it."""
+    """Register a command, with the same help options for commands of all groups."""
     app.command(name, cls=cls, context_settings=HELP)(function)
 
 
 def command(function: Callable[..., None], *, cls: type[VerbCommand] = VerbCommand) -> Any:
-    """`function` as a command of typer."""
+    """Convert `function` into a command of typer."""
     single = typer.Typer(add_completion=False)
     add(single, function.__name__, function, cls=cls)
     return typer.main.get_command(single)
 
 
 def group(app: typer.Typer) -> Any:
-    """The verbs of `app` as a command of typer."""
+    """Convert `app` into a group of commands of typer."""
     return typer.main.get_group(app)
 
 
 def command_place(options: Sequence[Any], words: Sequence[str]) -> int | None:
-    """The index of the command in `words`: the second positional, or the first after --target.
+    """The index of the command in `words`: the second argument, or the first after --target.
 
     None if there is no command, or if `--` marks it.
     """
@@ -182,7 +187,7 @@ def command_place(options: Sequence[Any], words: Sequence[str]) -> int | None:
 
 
 def names_target(options: Sequence[Any], words: Sequence[str]) -> bool:
-    """Whether a target is named before `--`, by its option or as a positional word."""
+    """Whether a target is specified before `--`, by an option or by a positional argument."""
     return any(
         _is_target_option(word) or word == "-" or not word.startswith("-")
         for _, word in _before_mark(options, words)
@@ -190,7 +195,7 @@ def names_target(options: Sequence[Any], words: Sequence[str]) -> bool:
 
 
 def _before_mark(options: Sequence[Any], words: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The words before `--` with their indexes, without the values of options."""
+    """The words before `--` with their indexes, except values of options."""
     valued = {flag for each in options if not getattr(each, "is_flag", True) for flag in each.opts}
     place = 0
     while place < len(words) and words[place] != "--":
@@ -203,10 +208,9 @@ def _is_target_option(word: str) -> bool:
 
 
 def help_lines(command: Any, ctx: Any) -> Iterator[str]:
-    """Usage, description, arguments, options by panel, and examples.
+    """The help of a command: usage, description, arguments, options by panel, and examples.
 
-    If a verb has more than `FEW` options, the most used ones come first, so that they are on the
-    first screen.
+    If there are more than `FEW` options, the most used ones are listed first.
     """
     description, examples = _parts(command.help or "")
     yield from _usage(command, ctx)
@@ -231,14 +235,14 @@ def help_lines(command: Any, ctx: Any) -> Iterator[str]:
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """The description in a help text, and its examples."""
+    """Split a help text into the description and the examples."""
     plain = inspect.cleandoc(text)
     start = re.search(rf"^({'|'.join(EXAMPLES)})$", plain, re.MULTILINE)
     return (plain, "") if start is None else (plain[: start.start()], plain[start.start() :])
 
 
 def listing(group: Any, ctx: Any) -> Iterator[str]:
-    """The help of a group: the verbs below their panels."""
+    """The help of a group: a list of commands by panel."""
     path = ctx.command_path
     yield f"Usage: {path} [OPTIONS] COMMAND ..."
     yield ""
@@ -265,12 +269,12 @@ def listing(group: Any, ctx: Any) -> Iterator[str]:
 
 
 def summary(command: Any) -> str:
-    """The first line of a verb's help, without its full stop."""
+    """The first line of the help of a command, without the final period."""
     return str(command.help or "").strip().splitlines()[0].removesuffix(".")
 
 
 def metavar(parameter: Any) -> str:
-    """The placeholder of a value: its own, else its choices, else its name; "" for a flag."""
+    """The metavar of a parameter: as defined, else its choices, else its name. "" for a flag."""
     if getattr(parameter, "is_flag", False):
         return ""
     if parameter.metavar:
@@ -279,13 +283,13 @@ def metavar(parameter: Any) -> str:
 
 
 def choices(parameter: Any) -> list[str]:
-    """The values of a parameter that accepts one of several words; empty for others."""
+    """The choices of a parameter. Empty for a parameter that accepts any value."""
     values = getattr(parameter.type, "choices", ())
     return [str(each.value if isinstance(each, enum.Enum) else each) for each in values]
 
 
 def flags(option: Any) -> str:
-    """The names of an option: the long one first, the opposite after a slash."""
+    """The names of an option: the long name first, the negative name after a slash."""
     names = sorted(option.opts, key=lambda name: -len(name))
     value = metavar(option)
     words = [f"{names[0]} {value}".rstrip(), *names[1:]]
@@ -293,7 +297,7 @@ def flags(option: Any) -> str:
 
 
 def text(option: Any) -> str:
-    """The help of a parameter, and its default if there is one to show."""
+    """The help of a parameter, with the default value unless it is hidden or stated in the help."""
     words = " ".join((option.help or "").split())
     default = option.default
     default = default.value if isinstance(default, enum.Enum) else default
@@ -339,7 +343,7 @@ def _row(head: str, words: str) -> Iterator[str]:
 
 
 def _prose(words: str) -> Iterator[str]:
-    """Help as text: paragraphs wrapped, examples folded, without empty lines between them."""
+    """Wrap the paragraphs of a help text, and fold the examples."""
     paragraphs = inspect.cleandoc(words).split("\n\n")
     for number, paragraph in enumerate(paragraphs):
         example = paragraph.startswith("    ")
@@ -353,7 +357,7 @@ def _prose(words: str) -> Iterator[str]:
 
 
 def _folded(example: str) -> Iterator[str]:
-    """A command to copy; a long one continues on the next line."""
+    """An example as lines. A long command is continued with a backslash."""
     while len(example) > _width():
         cut = example.rfind(" ", 4, _width() - 1)
         if cut < 0:

@@ -1,4 +1,4 @@
-"""Options that describe a machine, not necessarily this one: `--driver`, `--gpu`, `--arch`."""
+"""Parses options that describe another machine: `--driver`, `--gpu`, `--arch`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DRIVER = re.compile(r"\d{3}(\.\d{1,4}){0,2}", re.ASCII)
 
 
 def driver(text: str) -> str:
-    """The version that `--driver` names; InputError if it is not a valid version."""
+    """Parse the value of `--driver`. Raises InputError if it is not a valid version."""
     if not _DRIVER.fullmatch(text):
         message = f"--driver {text}: expected a version such as 535 or 580.65.06"
         raise InputError(message, hint="run nvidia-smi to show the driver version")
@@ -23,30 +23,30 @@ def driver(text: str) -> str:
 
 
 def gpu(text: str) -> GpuModel:
-    """The GPU that `--gpu` names; InputError, with a similar name, for an unknown one."""
+    """Look up the value of `--gpu`. Raises InputError, with a similar name, for an unknown one."""
     model = gpu_models.find(text)
     if model is None:
-        message = f"--gpu {text}: neither a compute capability nor the name of a GPU"
+        message = f"--gpu {text}: unknown GPU"
         near = gpu_models.similar(text)
-        hint = f"did you mean {near}? " if near else "use a name such as H100 or RTX 4090; "
+        hint = f"did you mean {near}? " if near else "specify a name such as H100 or RTX 4090; "
         raise InputError(
-            message, hint=f"{hint}a compute capability, such as 9.0 or sm_90, also works"
+            message, hint=f"{hint}a compute capability, such as 9.0 or sm_90, is also accepted"
         )
     return model
 
 
 def described(given_driver: str | None, names: Sequence[str], arch: Arch | None) -> Host:
-    """Another machine; properties that are not given are unknown.
+    """The machine that options describe. Other properties are unknown.
 
-    The architecture is `arch`, else that of machines with these GPUs, else x86_64. InputError if no
-    machine has both.
+    The architecture is `arch`, else that of machines with these GPUs, else x86_64. Raises
+    InputError if no machine has both.
     """
     models = {name: gpu(name) for name in names}
     needed = {model.arch: name for name, model in models.items() if model.arch}
     if len(needed) > 1 or (arch and needed and arch not in needed):
         arches = " and ".join(f"{name} is built with {each}" for each, name in needed.items())
-        message = f"no machine has both: {arches}{f', --arch {arch}' if arch else ''}"
-        raise InputError(message, hint="omit --arch, or specify one kind of GPU")
+        message = f"no machine matches: {arches}{f', --arch {arch}' if arch else ''}"
+        raise InputError(message, hint="omit --arch, or specify GPUs of one architecture")
     return Host(
         arch=arch or next(iter(needed), Arch.X86_64),
         driver=driver(given_driver) if given_driver is not None else "",

@@ -1,4 +1,4 @@
-"""Starts the program: errors and hints on stderr, excerpts of files, exit codes, Ctrl-C."""
+"""Runs the command line, and reports errors, hints and interrupts on stderr."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BEFORE = 40  # of these at most before the place
 
 
 def excerpt(problem: Problem) -> list[str]:
-    """A margin, the numbered line and the carets as three lines; empty without a source."""
+    """Three lines: a margin, the line with its number, and carets. Empty without a source."""
     if problem.source is None or problem.line is None or problem.column is None:
         return []
     at = problem.column - 1
@@ -55,9 +55,9 @@ ASCII = str.maketrans({"→": "->", "…": "...", "─": "-", "│": "|", "├":
 
 
 def replace_unsupported(error: UnicodeError) -> tuple[str, int]:
-    """An error handler for codecs that replaces unsupported characters with ASCII or escapes.
+    """Error handler for codecs that replaces unsupported characters with ASCII or escapes.
 
-    In JSON, all of them are escaped.
+    With `--json`, all unsupported characters are escaped.
     """
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -67,7 +67,7 @@ def replace_unsupported(error: UnicodeError) -> tuple[str, int]:
 
 
 def main() -> None:
-    """Run the command line; exits with 0, the status of the error's class, or that of a command."""
+    """Run the command line. Exits with 0, the code of an error, or the status of a command."""
     codecs.register_error("imgbuild", replace_unsupported)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # another encoding than UTF-8 lacks characters
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def _stopped(error: Exception) -> int:
-    """Report that Ctrl-C or a signal ended the work; returns the status that shells use for it."""
+    """Report an interrupt by Ctrl-C or a signal, and return the exit status as in shells."""
     number = ending.received()
     interrupted = error if isinstance(error, Interrupted) else Interrupted(STOPPED)
     if number is None:
@@ -107,7 +107,7 @@ def _stopped(error: Exception) -> int:
 
 
 def _system_error(error: OSError) -> ImgbuildError:
-    """An error with a message for `error`, which no caller has described."""
+    """Convert an OSError that no caller has handled into an error with a message."""
     try:
         sys.stdout.flush()  # the rest of a result or of a help text that cannot be written
     except OSError as failure:
@@ -122,12 +122,12 @@ def _system_error(error: OSError) -> ImgbuildError:
 
 
 def _full_place() -> Path:
-    """The most likely folder of a disk-full error without a path: the fullest one written to."""
+    """The folder with the least free space, for a disk-full error without a path."""
     return files.fullest((default_root(), Path.cwd(), Path(tempfile.gettempdir())))
 
 
 def report(error: ImgbuildError) -> int:
-    """Print an error with all its problems on stderr; with `--json` also as JSON on stdout.
+    """Print an error with all problems on stderr, and with `--json` also as JSON on stdout.
 
     Returns the exit status of the error.
     """

@@ -1,4 +1,4 @@
-"""A row of a project before and after it was moved: the difference (separate: size)."""
+"""Compares a row of a project before and after a move to another lock (separate: size)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ SHOWN = 20  # findings that are printed; --json has all
 
 
 class MovedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row before and after: published target, digest, the difference, new findings in its code.
+    """A row before and after a move: published target, digest, differences and new findings.
 
-    `required` are the packages that the project names, `hosts` other properties of the image that
-    differ.
+    `required` are the packages that the project names. `hosts` are other properties that differ.
     """
 
     target: str
@@ -67,7 +66,7 @@ def moved_row(name: str, before: Session, after: Session, planned: ProjectMove) 
 
 
 def _required(name: str, session: Session) -> tuple[str, ...]:
-    """The packages that a row or the files of its project name."""
+    """The packages that a row or the files of the project name."""
     item = project_row(session.matrix, name)
     if item is None:
         return ()
@@ -75,14 +74,14 @@ def _required(name: str, session: Session) -> tuple[str, ...]:
 
 
 def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lock, TargetDigests]:
-    """The previous lock and digests of the row, or those of its published target if it had none."""
+    """The previous lock and digests of the row, or else of the published target."""
     images = before.project.images
     try:
         lock = lock_file.read_lock(images, name)
         return lock, image_digests.read_digests(images, lock)
     except ImgbuildError:
         old = planned.old
-        hint = "imgbuild init --refresh"
+        hint = "run imgbuild init --refresh"
         path = old.folder / published.DIGESTS_FILE
         return old.lock, image_digests.read_digests_at(path, old.lock, hint=hint)
 
@@ -90,7 +89,7 @@ def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lo
 def _findings(
     project: Project, old: tuple[Inputs, Lock], new: tuple[Inputs, Lock]
 ) -> tuple[CodeFinding, ...]:
-    """The findings in the project's code that occur only with the new packages."""
+    """The findings in the project's code that the old packages did not have."""
     code = audit_code.read_code([Path(os.path.relpath(project.root))])
     if not code.texts:
         return ()
@@ -115,7 +114,7 @@ def _place(finding: CodeFinding) -> tuple[str, int, int, int, str]:
 
 
 def lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
-    """The difference as text, for all packages if `whole`, else for those that the row requires."""
+    """The differences as text, for required packages only unless `whole` is set."""
     renewed = row.before == row.after
     yield (
         f"{row.target}: {row.after}, newest lock"
@@ -138,4 +137,7 @@ def lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
     for finding in row.findings[:SHOWN]:
         yield f"  {finding.where}: {finding.severity}: {finding.message}"
     if len(row.findings) > SHOWN:
-        yield f"  and {len(row.findings) - SHOWN} more: imgbuild audit {row.target}"
+        yield (
+            f"  and {len(row.findings) - SHOWN} more; to list them, run: imgbuild audit "
+            f"{row.target}"
+        )

@@ -1,23 +1,23 @@
-"""Options that several verbs have: names, help, choices, defaults, shell completion.
+"""Defines the options that several commands share: names, help, choices and completion.
 
 | option          | meaning, in every verb that has it                                         |
 | --------------- | -------------------------------------------------------------------------- |
-| --target, --all | which targets; the same as positional names                                |
-| --arch          | which architectures                                                        |
-| --through       | what runs the image: docker, podman, apptainer, root (`here`: no image)    |
-| --builder       | what builds the image: embedded (imgbuild itself), docker                  |
-| --on            | where the work is done: this machine, or nodes of Slurm                    |
-| --jobs N        | how many processes run at once                                             |
-| --gpus          | how many GPUs: a number or `all`                                           |
+| --target, --all | the targets, equivalent to positional names                                |
+| --arch          | the architectures                                                        |
+| --through       | how to run the image: docker, podman, apptainer, root (`here`: no image)    |
+| --builder       | the builder of the image: embedded (imgbuild itself), docker                  |
+| --on            | where to run the work: on this machine, or on nodes of Slurm                |
+| --jobs N        | the number of parallel processes                                             |
+| --gpus          | the number of GPUs, or `all`                                           |
 | --check         | compare committed files with newly generated ones, and write nothing       |
 | --only          | the part of an image to build or push: base, wheels                        |
-| --keep/--drop   | keep what was downloaded or built for this run, or remove it afterwards    |
+| --keep/--drop   | keep or remove the files that this command downloads or builds    |
 | --again         | repeat work that is current or already done                                |
 | --output        | where the result is written                                                |
 | --key           | the public key to check signatures with                                    |
 | --sign-key      | the private key to sign with                                               |
 | --registry      | the repository of published images                                         |
-| --mirror-only   | use no server except the mirror                                            |
+| --mirror-only   | use only the mirror                                            |
 | --lock          | the lock to use, with digests.json in the same folder                      |
 """
 
@@ -58,7 +58,7 @@ def _arch(text: object) -> tuple[Arch, ...]:
     except ValueError as error:
         names = [arch.value for arch in Arch]
         near = nearest(str(text), names)
-        message = f"{text!r} is not an architecture; expected {', '.join(names)}"
+        message = f"{text!r} is not a supported architecture; expected {', '.join(names)}"
         message += f"; did you mean {near}?" if near else ""
         raise typer.BadParameter(message) from error
 
@@ -79,7 +79,7 @@ def _each(value: Any) -> list[Any] | None:
 def _jobs(value: object) -> int:
     text = str(value)  # typer passes the default as well
     if not is_number(text):
-        message = f"{text!r} is not a number of processes; 0 means one for each core"
+        message = f"{text!r} is not a valid number of processes; 0 starts one per core"
         raise typer.BadParameter(message)
     return int(text)
 
@@ -87,7 +87,7 @@ def _jobs(value: object) -> int:
 def _count(value: object) -> str:
     text = str(value)
     if text != "all" and not is_number(text):
-        message = f"{text!r} is not a number of GPUs; expected a number or 'all'"
+        message = f"{text!r} is not a valid number of GPUs; expected a number or 'all'"
         raise typer.BadParameter(message)
     return text
 
@@ -99,7 +99,7 @@ def _factor(value: object) -> float:
     except ValueError:
         number = 0.0
     if not 0.1 <= number < float("inf"):
-        message = f"{text!r} is not a valid factor; expected a number of at least 0.1"
+        message = f"{text!r} is not a valid factor; specify a number of at least 0.1"
         raise typer.BadParameter(message)
     return number
 
@@ -128,7 +128,7 @@ OUTPUT_PATH = Definition(
 FORMAT = Definition("--format", "The output format.", metavar="FORMAT", often=True)
 THROUGH = Definition("--through", "How to run the image.", metavar="NAME", often=True)
 BUILDER = Definition("--builder", "The builder to use.", often=True)
-PART = Definition("--only", "Select one part of the image: base or wheels.")
+PART = Definition("--only", "Use only one part of the image: base or wheels.")
 KEEP = Definition("--keep/--drop", "Keep or remove the files that this command downloads or"
                                    " builds.")  # fmt: skip
 AGAIN = Definition("--again", "Repeat work even if its result is up to date.")
@@ -168,7 +168,7 @@ REQUIREMENTS = Definition(
     " from the files in a folder. Can be repeated.",
     metavar="FILE", panel=SELECT, often=True,
 )  # fmt: skip
-SOLVE = Definition("--solve", "Solve for package versions.", often=True)
+SOLVE = Definition("--solve", "Solve for new package versions.", often=True)
 PACKAGES = Definition("--packages", "List all packages.", often=True)
 PYTHON = Definition("--python", "The Python version, such as 3.12.", metavar="X.Y", panel=SELECT)
 CUDA = Definition("--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=SELECT,
@@ -222,7 +222,7 @@ Offline = Annotated[
     bool,
     option(
         "--offline",
-        "Disable network access, and fail if a required file is not in the cache.",
+        "Disable network access. The command fails if a required file is not in the cache.",
         often=True,
     ),
 ]
@@ -235,9 +235,9 @@ Mirror = Annotated[
     str | None,
     option(
         "--mirror",
-        "Download inputs from this mirror, and only files that it lacks from the indexes; 'off'"
-        " uses no mirror. Default: $IMGBUILD_MIRROR, else the mirror set with `imgbuild registry"
-        " mirror use`.",
+        "Download inputs from this mirror first, and from the indexes only if the mirror lacks "
+        "them; 'off' disables the mirror. Default: $IMGBUILD_MIRROR, else the mirror set with "
+        "`imgbuild registry mirror use`.",
         metavar="HOST/REPOSITORY",
         panel=REGISTRY,
     ),
@@ -246,7 +246,7 @@ MirrorOnly = Annotated[
     bool,
     option(
         "--mirror-only",
-        "Fail if the mirror lacks a file, instead of downloading it from another server.",
+        "Download inputs only from the mirror, and fail if it lacks a file.",
         panel=REGISTRY,
     ),
 ]
@@ -258,7 +258,9 @@ Apptainer = Annotated[
 ]  # fmt: skip
 SharedMemory = Annotated[
     int,
-    SHARED("Requires this amount to be free; 0 requires nothing. At least 1 GB is recommended."),
+    SHARED(
+        "Fail if less shared memory is free. 0 disables this check. At least 1000 is recommended."
+    ),
 ]
 JUnit = Annotated[
     Path | None,
@@ -306,5 +308,5 @@ Reference = Annotated[
 
 
 def processes(jobs: int) -> int:
-    """The number of processes for `--jobs`."""
+    """The number of processes to use for `--jobs`."""
     return jobs or os.cpu_count() or 1

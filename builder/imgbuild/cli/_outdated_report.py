@@ -1,4 +1,4 @@
-"""The report of `imgbuild outdated` as a table (separate: size)."""
+"""Formats the report of `imgbuild outdated` as a table (separate: size)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.values import Arch
 
 HEAD = ("package", "has", "allowed", "newest", "blocked by")
-UNAUDITED = "allowed means by METADATA and learned constraints; no code was read"
+UNAUDITED = (
+    "a version is allowed if METADATA and learned constraints permit it; no code was checked"
+)
 REASONS = 2  # of a package, in the table
 ROWS = 8  # Debian packages and vulnerabilities, in the table
 NONE = "-"
@@ -27,8 +29,8 @@ WIDE = 120  # columns of a terminal in which reasons have a column
 class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
     """Newer versions for the target or the requirements file `name`.
 
-    `packages` are those with a newer version or an error, of `looked_up`. `base` and
-    `vulnerabilities` are None for a file.
+    `packages` have a newer version or an error; `looked_up` is the number of checked packages. For
+    a file, `base` and `vulnerabilities` are None.
     """
 
     name: str
@@ -45,7 +47,7 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines(report: OutdatedReport, *, whole: bool) -> list[str]:
-    """The report as text, for all packages if `whole`, else for required ones."""
+    """The report as text, for required packages only unless `whole` is set."""
     shown = [each for each in report.packages if whole or each.required]
     rows = [
         *(_row(each) for each in sorted(shown, key=lambda each: not each.required)),
@@ -63,21 +65,21 @@ def lines(report: OutdatedReport, *, whole: bool) -> list[str]:
 
 
 def _unaudited(report: OutdatedReport, shown: Sequence[NewerVersion]) -> Iterator[str]:
-    """The meaning of "allowed", unless the versions were solved; `base` is None for a file."""
+    """A note on the meaning of "allowed". Empty if the versions were solved."""
     if report.solved or not any(each.allowed for each in shown):
         return
     audits = (
         "imgbuild resolve" if report.base is None else f"imgbuild outdated {report.name} --solve"
     )
-    yield f"{UNAUDITED}; solved and audited by: {audits}"
+    yield f"{UNAUDITED}; to solve and audit, run: {audits}"
 
 
 def _targets(report: OutdatedReport) -> Iterator[str]:
-    """The source of Debian updates, why the target is retired, targets with newer versions."""
+    """Notes on Debian updates, on a retired target, and on targets with newer versions."""
     if report.base is not None and any(each.security for each in report.base.updates):
         yield (
-            "to get Debian's updates, lock again: in a project, with `like: TARGET` instead of"
-            f" `extends`; in a clone of imgbuild, with imgbuild update {report.name} --axis base"
+            "to get Debian's updates, replace `extends` with `like: TARGET` and lock again, or "
+            "in a clone of imgbuild, run: imgbuild update {report.name} --axis base"
         )
     if report.retired:
         yield f"{report.name} is retired: {report.retired}"
@@ -88,7 +90,7 @@ def _targets(report: OutdatedReport) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows with a header; on a narrow terminal the last column is below the others."""
+    """The rows with a header. On a narrow terminal, the last column is printed below the others."""
     if not rows:
         return []
     whole = [HEAD, *rows]
@@ -122,7 +124,7 @@ def _row(each: NewerVersion) -> tuple[str, ...]:
 
 
 def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
-    """The row of a standalone Python that has a newer release."""
+    """A row for a standalone Python, if a newer release exists."""
     if base is None:
         return
     if base.python_error:
@@ -135,7 +137,7 @@ def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
 
 
 def _debian(base: BaseUpdates | None, *, whole: bool) -> Iterator[tuple[str, ...]]:
-    """Rows of the base: its security updates, with `whole` all updates."""
+    """Rows for security updates of the base, or with `whole` for all updates."""
     if base is None:
         return
     if base.error:
@@ -158,7 +160,7 @@ def _update(each: DebianUpdate, date: str) -> tuple[str, ...]:
 
 
 def _vulnerable(known: KnownVulnerabilities | None, *, whole: bool) -> Iterator[tuple[str, ...]]:
-    """Rows of known vulnerabilities: those of high severity, with `whole` all."""
+    """Rows for known vulnerabilities of high severity, or with `whole` for all."""
     if known is None:
         return
     report = known.report
@@ -187,7 +189,7 @@ def _vulnerability(each: Vulnerability) -> tuple[str, ...]:
 
 
 def _solved(solved: Sequence[SolvedVersion]) -> Iterator[str]:
-    """The newer versions that were solved, one line each, with reasons below."""
+    """One line for each solved version, followed by reasons."""
     for each in solved:
         head = f"{each.package} {each.version}"
         if each.reasons:

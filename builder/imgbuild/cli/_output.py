@@ -1,4 +1,4 @@
-"""The output of verbs on stdout: `--json`, lines, tables, folding to the terminal's width."""
+"""Writes results to stdout: JSON, lines, and tables that fit the terminal's width."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Style = Callable[[str], Sequence[tuple[str, str]]]  # a line → its parts, with
 
 
 def answer(value: Any, lines: Sequence[str], style: Style | None = None) -> None:
-    """Write the result of a verb: `value` as canonical JSON with `--json`, else `lines`.
+    """Write the result of a command: `value` as canonical JSON with `--json`, else `lines`.
 
-    Control characters are escaped in both: texts come from locks, servers and file names. `style`
-    applies in a terminal.
+    Control characters are escaped, because texts come from locks, servers and file names. `style`
+    is used only on a terminal.
     """
     if console.json:
         put(ascii_controls(codec.encode(value).decode()))
@@ -43,7 +43,7 @@ def answer(value: Any, lines: Sequence[str], style: Style | None = None) -> None
 
 
 def answer_file(value: Any, texts: Sequence[str]) -> None:
-    """Write a text file as the result of a verb, unchanged; with `--json` as `answer` does."""
+    """Write a text file as the result of a command, unchanged, or with `--json` like `answer`."""
     if console.json or not texts:
         answer(value, [])
     else:
@@ -51,9 +51,11 @@ def answer_file(value: Any, texts: Sequence[str]) -> None:
 
 
 def put(text: str) -> None:
-    """Write `text` to stdout; WorkFailed if it cannot be written, such as to a full disk.
+    """Write `text` to stdout.
 
-    A reader that closed the pipe, such as "head", is not an error.
+    A pipe closed by the reader, such as "head", is not an error.
+
+    Raises WorkFailed if it cannot be written, such as to a full disk.
     """
     try:
         console.data(text)
@@ -65,9 +67,11 @@ def put(text: str) -> None:
 
 
 def unwritten(error: OSError) -> WorkFailed:
-    """The error for a stdout that is full or closed."""
+    """Return the error for a stdout that is full or closed."""
     message = f"the result cannot be written to stdout: {error.strerror or error}"
-    return WorkFailed(message, hint="the command itself completed")
+    return WorkFailed(
+        message, hint="the command completed; write the output elsewhere to see the result"
+    )
 
 
 def discard() -> None:
@@ -79,11 +83,11 @@ def discard() -> None:
 def aligned(
     rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(), width: int | None = None
 ) -> list[str]:
-    """Lines of columns as wide as their widest cell; the columns `right` are right-aligned.
+    """Format rows as lines with aligned columns. Columns in `right` are right-aligned.
 
-    Line breaks and control characters in a cell are escaped. Lines wider than `width`, by default
-    the terminal's, are folded: cells between words, or else within words; if that does not suffice,
-    the column with the longest word gets separate lines. In a pipe, each row is one line.
+    Line breaks and control characters in a cell are escaped. Lines wider than `width` (default: the
+    terminal) are folded between words, or else within words. If the table is still too wide, the
+    column with the longest word is printed on separate lines. In a pipe, each row is one line.
     """
     if not rows:
         return []
@@ -93,7 +97,7 @@ def aligned(
 
 
 def terminal_width() -> int:
-    """The columns of the terminal; unlimited if stdout is not one."""
+    """The width of the terminal in columns. Unlimited if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
@@ -137,10 +141,10 @@ def _needs(columns: Iterable[Sequence[str]], part: re.Pattern[str]) -> list[int]
 def _without(
     place: int, rows: Sequence[Sequence[str]], right: frozenset[int], width: int
 ) -> Iterator[list[str]]:
-    """The lines of each row, with the cell of one column on separate lines.
+    """The lines of each row, with one column on separate lines.
 
-    The first column goes above the others, and any other column below them; the last one stays to
-    their right if it fits.
+    The first column is printed above the others, and any other column below them. The last column
+    stays on the right if it fits.
     """
     others = [[*row[:place], *row[place + 1 :]] for row in rows]
     right = frozenset(each - (each > place) for each in right if each != place)
@@ -158,7 +162,7 @@ def _without(
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """`text` folded between words, and in long words after a comma, slash, @ or hyphen."""
+    """Fold `text` between words, and long words after a comma, slash, @ or hyphen."""
     if len(text) <= width:
         return [text]
     lines = []
@@ -174,9 +178,9 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def folded(lines: Iterable[str]) -> list[str]:
-    """`lines` folded to the width of the terminal, between words, so that words can be copied.
+    """Fold `lines` to the width of the terminal, only between words, so that words can be copied.
 
-    Unchanged if stdout is not a terminal.
+    Lines are unchanged if stdout is not a terminal.
     """
     width = terminal_width()
     wrapped: list[str] = []
@@ -190,7 +194,7 @@ def folded(lines: Iterable[str]) -> list[str]:
 
 
 def fitted(lines: Iterable[str]) -> list[str]:
-    """`lines` cut to the terminal's width, with an ellipsis; unchanged if stdout is not one."""
+    """Cut `lines` to the terminal's width. Lines are unchanged if stdout is not a terminal."""
     width = terminal_width()
     return [_cut(line, width) for line in lines]
 

@@ -1,4 +1,4 @@
-"""Prints a project and its nearest targets (separate: `init` has many options)."""
+"""Prints the requirements of a project and the nearest targets (separate: size)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RIGHT = frozenset((1, 2, 6))
 
 
 def read_lines(files: ReadFiles) -> list[str]:
-    """The parts of each file that were read, then the unread ones with line and reason."""
+    """Lines that list the parts of each file that were read, then unread parts with reasons."""
     declared = files.declared
     lines = [f"read {line}" for line in declared_files.summary(declared)]
     for option, names, chosen in (
@@ -49,7 +49,7 @@ def read_lines(files: ReadFiles) -> list[str]:
 
 
 def python_lines(declared: Declared, choice: Choice) -> list[str]:
-    """The effect on wheels if the project does not accept the Python of the chosen target."""
+    """Lines on available wheels, if the project does not accept the Python of the chosen target."""
     if choice.chosen.python_accepted:
         return []
     demanded = ", ".join(f"{item.spec} ({item.place})" for item in declared.python)
@@ -66,8 +66,8 @@ def python_lines(declared: Declared, choice: Choice) -> list[str]:
                 f" can be installed{missing}"
             )
     unlocked = [
-        f"{name} has Python {each.python}, and is not locked. In a clone of imgbuild:"
-        f" imgbuild lock {name} ({python_support.HOW_TO})"
+        f"{name} has Python {each.python}, and is not locked; in a clone of imgbuild, run: "
+        f"imgbuild lock {name} ({python_support.HOW_TO})"
         for each in choice.wheels
         if choose.python_accepted(declared, f"{each.python}.2")
         for name in each.unlocked
@@ -86,7 +86,7 @@ def cuda_lines(declared: Declared, choice: Choice) -> list[str]:
 
 
 def lines(choice: Choice | None, matrix: Path) -> list[str]:
-    """The table of the nearest targets, the changes of the first, and the row that was written."""
+    """The nearest targets, the changes to the first one, and the row that was written."""
     if choice is None:
         return []
     return [
@@ -102,7 +102,7 @@ def lines(choice: Choice | None, matrix: Path) -> list[str]:
 
 
 def table(candidates: Sequence[Candidate]) -> list[str]:
-    """A row for each candidate, in at most 80 columns."""
+    """The table of candidates, in at most 80 columns."""
     rows = [HEAD, *(_cells(each) for each in candidates)]
     return aligned(rows, right=RIGHT, width=min(terminal_width(), WIDTH))
 
@@ -124,7 +124,7 @@ def _cells(item: Candidate) -> tuple[str, ...]:
 
 
 def changes(chosen: Candidate) -> list[str]:
-    """The requirements that the first target meets, and the packages to add or change."""
+    """Lines on the requirements that the target meets, and on packages to add or change."""
     lines = [f"{chosen.form} {chosen.target}: {count(len(chosen.met), 'requirement')} met"]
     if chosen.added:
         lines.append(f"added: {', '.join(_first_few(chosen.added, ADDED))}")
@@ -135,7 +135,7 @@ def changes(chosen: Candidate) -> list[str]:
 
 
 def command_to_keep_versions(chosen: Candidate, matrix: Path) -> list[str]:
-    """The command that keeps the target's versions, if only lines of the project require others."""
+    """The command that keeps the target's versions, if only the project's files require others."""
     if not chosen.changed or any(change.by for change in chosen.changed):
         return []
     relax = " ".join(f"--relax {change.package}" for change in chosen.changed[:CHANGES])
@@ -143,7 +143,7 @@ def command_to_keep_versions(chosen: Candidate, matrix: Path) -> list[str]:
 
 
 def change_summary(other: Candidate) -> str:
-    """One line with the packages to add to another target, or to change in it."""
+    """A line with the packages to add to or change in another target."""
     changed = [f"{each.package} {each.has} -> {each.wanted}" for each in other.changed]
     parts = [f"add {', '.join(_first_few(other.added))}"] if other.added else []
     parts += [f"change {', '.join(_first_few(changed))}"] if changed else []
@@ -156,7 +156,7 @@ def _first_few(words: Sequence[str], most: int = FEW) -> list[str]:
 
 
 def _row(matrix: Path) -> list[str]:
-    """The lines of the matrix from `targets:` on, without comments."""
+    """The lines of the matrix after `targets:`, without comments."""
     text = boundary.content(matrix).decode().splitlines()
     start = text.index("targets:")
     return [line for line in text[start:] if line.strip() and not line.lstrip().startswith("#")]

@@ -1,4 +1,4 @@
-"""The image in a registry, and its lock, for `imgbuild verify` and `imgbuild sign`."""
+"""Opens an image in a registry, and its lock, for `imgbuild verify` and `imgbuild sign`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from imgbuild.verify.expected_lock import ExpectedLock
 def client(
     image: str, plain_http: list[str] | None, *, offline: bool, origin: bool = False
 ) -> tuple[Client, Reference]:
-    """The registry's client, and the image that `image` names."""
+    """A client of the registry, and the reference of `image`."""
     named = image_reference.parse(image)
     if not named.target:
         message = f"{image}: a tag or digest is required"
-        raise InputError(message, hint=f"add it: {image}:TARGET")
+        raise InputError(message, hint=f"add a tag or digest, such as {image}:TARGET")
     return Client(
         plain_http=plain_http or (), offline=offline, origin=origin, reporter=console
     ), named
 
 
 def lock(targets: list[str] | None, file: str | None, matrix: Path | None) -> ExpectedLock | None:
-    """The lock with which the image is compared; None if none was named."""
+    """The lock to compare with the image. None if none was specified."""
     if len(targets or []) + (file is not None) > 1:
         message = "only one --target or --lock can be given"
         raise InputError(message, hint="specify one lock")

@@ -1,7 +1,6 @@
-"""The locked targets that a command line selects, read from their locks alone.
+"""Selects locked targets by options, reading only locks.
 
-Input: names, shell patterns, architectures. Output: locks. The matrix, which takes longer to read,
-is read only to explain an error.
+The matrix, which takes longer to read, is read only to explain an error.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from imgbuild.values import Arch
 
 
 class SelectedLock(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock and its selected architectures."""
+    """A lock and the selected architectures."""
 
     lock: Lock
     arches: tuple[Arch, ...]
@@ -33,11 +32,12 @@ class SelectedLock(msgspec.Struct, frozen=True, kw_only=True):
 def choose(
     project: Project, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> list[SelectedLock]:
-    """The locks that `patterns` (or `everything`) select; empty `arches` mean all of a lock.
+    """The locks that match `patterns`, or all. Empty `arches` select all architectures.
 
-    Without patterns, the lock of the only target of the project's matrix.
+    Without patterns, selects the only target of the project's matrix.
 
-    NothingSelected or NoSolution as for targets of the matrix, LockStale if a target has no lock.
+    Raises NothingSelected or NoSolution as for targets of the matrix, and LockStale if a target has
+    no lock.
     """
     have = project.locked_targets()
     if not patterns and not everything:
@@ -65,7 +65,7 @@ def choose(
 
 
 def single(names: Sequence[str]) -> str:
-    """The name of the one selected target; InputError if there are several."""
+    """The name of the selected target. Raises InputError if there are several."""
     if len(names) > 1:
         message = f"several targets match: {', '.join(names)}"
         raise InputError(message, hint="specify one of them")
@@ -73,7 +73,7 @@ def single(names: Sequence[str]) -> str:
 
 
 def _only(project: Project) -> Sequence[str]:
-    """The only target of the matrix of a user's project; none if there are several."""
+    """The only target of a user's project. Empty if there are several."""
     names = targets(project) if project.writable else []
     return names if len(names) == 1 else []
 
@@ -86,7 +86,7 @@ def _refuse(
     everything: bool,
     arches: Sequence[Arch],
 ) -> NoReturn:
-    """Raise the error: the matrix has no such target or architecture, or a lock is missing."""
+    """Raise an error for a missing target, architecture or lock."""
     # Only for an error: reading the matrix takes longer than everything that `digest` does.
     from imgbuild.lock.published import load
     from imgbuild.pipeline.session import select_in
@@ -98,11 +98,11 @@ def _refuse(
     ]
     suffix = f" for {', '.join(arches)}" if arches else ""
     message = f"{project.images}: no lock of {', '.join(named)}{suffix}"
-    raise LockStale(message, hint=f"create it with: imgbuild lock {' '.join(named)}")
+    raise LockStale(message, hint=f"run imgbuild lock {' '.join(named)}")
 
 
 def at_most_one(arches: Sequence[Arch] | None, what: str) -> Arch | None:
-    """The named architecture, if any; InputError, with `what`, for several."""
+    """The selected architecture, or None. Raises InputError, with `what`, for several."""
     named = list(dict.fromkeys(arches or []))
     if len(named) > 1:
         message = f"--arch {' --arch '.join(named)}: {what}"
@@ -111,28 +111,28 @@ def at_most_one(arches: Sequence[Arch] | None, what: str) -> Arch | None:
 
 
 def split_places(words: Sequence[str] | None) -> tuple[list[str], str | None]:
-    """Names of targets, and the repository, which is the only word with a slash."""
+    """Split words into names of targets and a repository, which is the only word with a slash."""
     slashed = [word for word in words or [] if "/" in word]
     if len(slashed) > 1:
-        message = f"one repository is expected, not {' and '.join(slashed)}"
-        raise InputError(message, hint="specify the targets, and one HOST/REPOSITORY")
+        message = f"only one repository can be specified, not {' and '.join(slashed)}"
+        raise InputError(message, hint="specify targets and one HOST/REPOSITORY")
     names = [word for word in words or [] if "/" not in word]
     return names, slashed[0] if slashed else None
 
 
 def require_no_host(names: Sequence[str], targets: Container[str]) -> None:
-    """InputError if one of `names` is not a target but a host, whose repository is missing."""
+    """Raise InputError if one of `names` is a host without a repository instead of a target."""
     for name in names:
         if name not in targets and is_host(name):
             parse_repository(name)  # raises
 
 
 def arch_of(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | None) -> Arch:
-    """The selected architecture: the named one, else this machine's, else the only one.
+    """The architecture in `arches`, else that of this machine, else the only one of the image.
 
-    NothingSelected if the image in `place`, which has the architectures `have`, lacks it.
+    Raises NothingSelected if the image in `place`, which has the architectures `have`, lacks it.
     """
-    selected = at_most_one(arches, "only one can be used at a time")
+    selected = at_most_one(arches, "only one architecture can be selected")
     if selected is None:
         try:
             selected = Arch.parse(platform.machine())

@@ -1,4 +1,4 @@
-"""The targets of a matrix that options select, for verbs that read the matrix."""
+"""Selects targets of a matrix by options, for commands that read the matrix."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def select_targets(
 
 
 def refuse_shared_layout(selected: Sequence[Selected], layout: Path | None) -> None:
-    """InputError if `layout` is given for several targets."""
+    """Raise InputError if `layout` is given for several targets."""
     if layout is not None and len(selected) > 1:
-        message = f"--layout {layout} is one image, {len(selected)} targets are selected"
+        message = f"--layout {layout} contains one image, but {len(selected)} targets are selected"
         raise InputError(message, hint="specify one target, or omit --layout")
 
 
 def single_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
-    """The selected architecture of `layout`, as for `arch_of`."""
+    """The selected architecture of `layout`, chosen as in `arch_of`."""
     return arch_of(tuple(layout.images), layout.path, arches)

@@ -1,4 +1,4 @@
-"""Parts of `imgbuild show`: layers, history, tests, two targets (separate: each is a page)."""
+"""Prints the parts of `imgbuild show` on layers, history and tests (separate: size)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BAR = re.compile(r"( *\d+  (?P<name>\S+) .*?B  )([█▏▎▍▌▋▊▉#]* *
 
 
 def show_layers(selection: Selection) -> None:
-    """The layers of each image: bars on a terminal, else a table; with `--json` every file too."""
+    """Print the layers of each image, as bars on a terminal, else as a table."""
     project = selection.project()
     chosen = selection.locked(project)
     planned = [plan(item.lock, each) for item in chosen for each in item.arches]
@@ -69,7 +69,7 @@ def show_layers(selection: Selection) -> None:
 
 
 def _bar_style(line: str) -> list[tuple[str, str]]:
-    """A bar is blue for the base, green for NVIDIA's libraries, magenta for other layers."""
+    """The colour of a bar: blue for the base, green for NVIDIA's libraries, magenta for others."""
     match = _BAR.fullmatch(line)
     if match is None:
         return [(line, "bold")]
@@ -120,7 +120,7 @@ def _rows(planned: Plan, image: ImageDigests) -> list[tuple[str, ...]]:
 
 
 def _contents(name: str, recipe: Recipe) -> str:
-    """The contents of the layer `name`, in one or two words."""
+    """Describe the contents of the layer `name` in one or two words."""
     match recipe:
         case DebianRecipe() | AddedDebsRecipe():
             return count(len(recipe.debs), "package")
@@ -139,14 +139,14 @@ def _contents(name: str, recipe: Recipe) -> str:
 
 
 class TargetHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The revisions of a target's digests, the newest first."""
+    """The digests of a target by revision, the newest first."""
 
     target: str
     revisions: tuple[Revision, ...]
 
 
 def show_history(selection: Selection) -> None:
-    """The digests that each target had, from the git history of its checkout."""
+    """Print the digests of each target in the git history of the checkout."""
     project = selection.project()
     names = [item.lock.target for item in selection.locked(project)]
     histories = [
@@ -172,7 +172,7 @@ def show_history(selection: Selection) -> None:
         [each] = histories
         commit = each.revisions[1].commit[:8]
         console.info(
-            f"to show the latest change: imgbuild diff {each.target}@{commit} {each.target}"
+            f"to show the latest change, run: imgbuild diff {each.target}@{commit} {each.target}"
         )
 
 
@@ -181,7 +181,7 @@ def _x86_64_first(sizes: dict[str, int]) -> list[int]:
 
 
 class TargetTests(msgspec.Struct, frozen=True, kw_only=True):
-    """The test records that apply to an image: the latest run of each tier on each kind of GPU."""
+    """The test records of an image: the latest run of each tier on each kind of GPU."""
 
     target: str
     arch: Arch
@@ -190,7 +190,7 @@ class TargetTests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show_tests(selection: Selection) -> None:
-    """The test records of each image as a table of cases by GPU."""
+    """Print the test records of each image as a table of cases by GPU."""
     project = selection.project()
     tests: list[TargetTests] = []
     for item in selection.locked(project):
@@ -226,10 +226,11 @@ def show_tests(selection: Selection) -> None:
 
 
 def side_by_side_lines(left: Page, right: Page) -> list[str]:
-    """Two pages as a table, in which "=" marks rows with equal values; 80 columns in a pipe."""
+    """Two pages as a table, in which "=" marks equal values. In a pipe, it has 80 columns."""
     rows, width = side_by_side.rows(left, right), terminal_width()
     lines = aligned(rows, width=WIDTH if width == sys.maxsize else width)
     console.info(
-        f"= equal in both; packages that differ: imgbuild diff {left.row.target} {right.row.target}"
+        f"= equal in both; to list packages that differ, run: imgbuild diff {left.row.target} "
+        f"{right.row.target}"
     )
     return lines

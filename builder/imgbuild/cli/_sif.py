@@ -1,4 +1,4 @@
-"""SIF and squashfs files, for `imgbuild build --format` and `imgbuild push --sif`."""
+"""Builds SIF and squashfs files for `imgbuild build --format` and `imgbuild push --sif`."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ CompressOption = Annotated[
 class SifInput(msgspec.Struct, frozen=True, kw_only=True):
     """An image to convert into a file.
 
-    `stem` is the path of the file without its suffix, `name` the user's name for the image; `lock`
-    returns its lock.json for an architecture.
+    `stem` is the path of the file without the suffix. `name` is the image as the user specified it.
+    `lock` returns the lock.json for an architecture.
     """
 
     stem: Path
@@ -66,7 +66,7 @@ def build(
     compress: Compressor,
     how: Options,
 ) -> None:
-    """Create a file for each selected target, or for the image that `origin` names."""
+    """Create a file for each selected target, or for the image `origin`."""
     with contextlib.ExitStack() as stack:
         if origin is not None:
             if selection.named or selection.everything:
@@ -95,7 +95,7 @@ def push(
     compress: Compressor,
     how: Options,
 ) -> None:
-    """Push a SIF of each built image to the repository that has the image."""
+    """Push a SIF file of each built image to the repository of the image."""
     if layout is not None and not names and not selection.named and not selection.everything:
         sources = [_layout(layout, selection)]
     else:
@@ -133,7 +133,7 @@ def _convert(
 
 
 def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInput:
-    """A target; its image is built for the selected architecture unless a current one exists."""
+    """The input for a target. The image is built unless a current one exists."""
     target_digests = read_current(session.project, session.matrix, item.name)[1]
     only = _only(item, arches)
     place = session.project.output(item.name)
@@ -145,8 +145,8 @@ def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInpu
 
 
 def _only(item: Selected, arches: Sequence[Arch]) -> Arch:
-    """The architecture that is built: the named one, else this machine's, else the only one."""
-    named = at_most_one(arches, "a SIF or squashfs file has one architecture")
+    """The architecture to build: that in `arches`, else this machine's, else the only one."""
+    named = at_most_one(arches, "a SIF or squashfs file can have only one architecture")
     return named or of_machine(item.arches)[0]
 
 
@@ -159,7 +159,7 @@ def _built(session: Session, name: str, layout: Path | None) -> SifInput:
 def _origin(
     origin: str, selection: Targets, plain_http: Sequence[str], stack: contextlib.ExitStack
 ) -> SifInput:
-    """An OCI layout, or an image of a registry."""
+    """The input for an OCI layout, or for an image in a registry."""
     folder = Path(origin)
     if not folder.is_dir():
         client = Client(plain_http=plain_http, reporter=console)
@@ -173,7 +173,7 @@ def _origin(
 
 
 def _layout(folder: Path, selection: Targets) -> SifInput:
-    """The image of an OCI layout, with its lock if the project of the current folder has it."""
+    """The image in an OCI layout, with its lock if the project in the current folder has one."""
     built = layout.read(folder)
     source = SifInput(stem=folder.absolute(), name=str(folder), layout=built)
     images = _locks(selection)
@@ -184,7 +184,7 @@ def _layout(folder: Path, selection: Targets) -> SifInput:
 
 
 def _locks(selection: Targets) -> Path | None:
-    """The folder with the locks of the current folder's project; None outside of a project."""
+    """The folder of locks of the project in the current folder. None outside of a project."""
     try:
         return selection.project().images
     except InputError:
@@ -199,7 +199,7 @@ def _pulled(
     arches: Sequence[Arch] | None,
     stack: contextlib.ExitStack,
 ) -> SifInput:
-    """An image of a registry, whose layers are in the cache, as long as `stack` is open."""
+    """An image in a registry. Its layers stay in the cache until `stack` is closed."""
     store = Store.open(reporter=console)
     place = stack.enter_context(store.scratch()) / "layout"
     with console.step(f"pulling {reference}"):
@@ -215,7 +215,7 @@ def _pulled(
 
 
 def file_path(stem: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
-    """The path of a file: next to the image, in the folder `output`, or `output` itself."""
+    """The path of the new file: next to the image, in the folder `output`, or `output`."""
     if output is None:
         return stem.with_name(stem.name + suffix)
     return output / (stem.name + suffix) if several else output

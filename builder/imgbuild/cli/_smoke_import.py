@@ -1,4 +1,4 @@
-"""`imgbuild smoke --import`: add smoke tests that ran elsewhere to the test records."""
+"""Adds smoke tests that ran on other machines to the test records (`imgbuild smoke --import`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imgbuild.system.console import console
 
 
 def record(paths: Sequence[Path], project: Project) -> None:
-    """Add the runs in `paths` to images/TARGET/smoke.json; none of them if one is refused."""
+    """Add the runs in `paths` to images/TARGET/smoke.json. If one is rejected, none is added."""
     runs = [each for path in paths for each in reports.image_runs(path)]
     recorded = recording.record(project, runs, Store.open())
     report(recorded)
@@ -23,7 +23,7 @@ def record(paths: Sequence[Path], project: Project) -> None:
 
 
 def report(recorded: Sequence[Recorded]) -> None:
-    """Print which test records have changed, and how to update the files generated from them."""
+    """Print the changed test records, and how to update the files generated from them."""
     for path in dict.fromkeys(each.file for each in recorded):
         runs = [each for each in recorded if each.file == path]
         fresh = sum(each.new for each in runs)

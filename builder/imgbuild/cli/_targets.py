@@ -1,4 +1,4 @@
-"""Options that select targets, as groups: several targets, or one."""
+"""Defines groups of options that select one or several targets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MatrixFile = Annotated[
 
 
 class Targets(Group, frozen=True, kw_only=True):
-    """Options that select targets, for verbs whose positional words are not only target names."""
+    """Options that select targets, for commands with positional arguments of other kinds."""
 
     target: Annotated[list[str] | None, _options.TARGET("Can be repeated.")] = None
     everything: Annotated[bool, _options.ALL()] = False
@@ -56,20 +56,20 @@ class Targets(Group, frozen=True, kw_only=True):
 
     @property
     def arches(self) -> list[Arch]:
-        """The architectures that are named; empty for all."""
+        """The selected architectures. Empty for all."""
         return []
 
     @property
     def named(self) -> list[str]:
-        """The targets that `--target` names."""
+        """The names in `--target`."""
         return self.target or []
 
     def project(self, names: Sequence[str] = ()) -> Project:
-        """The project of the matrix, or the catalogue if only it has the named targets."""
+        """The project of the matrix, or the catalogue if only the catalogue has the targets."""
         return open_project(self.matrix, [*names, *self.named])
 
     def locked(self, project: Project, names: Sequence[str] = ()) -> list[SelectedLock]:
-        """The locks of the selected targets, including `names`, read without the matrix."""
+        """The locks of the selected targets and `names`, without reading the matrix."""
         return _selection.choose(
             project, [*names, *self.named], everything=self.everything, arches=self.arches
         )
@@ -82,60 +82,60 @@ class Filter(Targets, frozen=True, kw_only=True):
 
     @property
     def arches(self) -> list[Arch]:
-        """The architectures that are named; empty for all."""
+        """The selected architectures. Empty for all."""
         return self.arch or []
 
 
 class WholeTargets(Targets, frozen=True, kw_only=True):
-    """Options that select targets, for a verb that uses all of their architectures."""
+    """Options that select targets, for a command that uses all architectures."""
 
     names: Names = None
 
     @property
     def named(self) -> list[str]:
-        """Positional names and those of `--target`."""
+        """The names in positional arguments and in `--target`."""
         return [*(self.names or []), *(self.target or [])]
 
 
 class Selection(Filter, frozen=True, kw_only=True):
-    """Options that select targets: positional names, `--target`, `--all`, `--arch`, `--matrix`."""
+    """Options that select targets by name, architecture and matrix."""
 
     names: Names = None
 
     @property
     def named(self) -> list[str]:
-        """Positional names and those of `--target`."""
+        """The names in positional arguments and in `--target`."""
         return [*(self.names or []), *(self.target or [])]
 
 
 class BuildSelection(WholeTargets, frozen=True, kw_only=True):
-    """Options that select targets to build: as `Selection`, by default only for this machine."""
+    """Options that select targets to build. The default architecture is that of this machine."""
 
     arch: _options.BuildArches = None
 
     @property
     def arches(self) -> list[Arch]:
-        """The architectures that are named; empty for all."""
+        """The selected architectures. Empty for all."""
         return [arch for arch in self.arch or [] if arch != "all"]
 
 
 class OneTarget(Group, frozen=True, kw_only=True):
-    """One target, positional or by `--target`."""
+    """Options that select one target."""
 
     name: One = None
     target: Annotated[list[str] | None, _options.TARGET("Can be repeated.")] = None
     matrix: MatrixFile = None
 
     def split(self, command: Sequence[str] | None) -> tuple[str, tuple[str, ...]]:
-        """The target's name or pattern, and the words of the command after `--`.
+        """Split positional arguments into the name of the target and the words of the command.
 
-        With `--target` all positional words belong to the command. The name is "" if none is given:
-        a user's project may have only one target.
+        With `--target`, all arguments belong to the command. The name is "" if none is given,
+        because a user's project can have only one target.
         """
         words = tuple(command or ())
         if self.target:
             if len(self.target) > 1:
-                message = f"one target is expected, not {' and '.join(self.target)}"
+                message = f"only one target can be specified, not {' and '.join(self.target)}"
                 raise InputError(message, hint="specify one of them")
             name, words = self.target[0], (*((self.name,) if self.name else ()), *words)
         elif self.name:
@@ -144,9 +144,9 @@ class OneTarget(Group, frozen=True, kw_only=True):
             name = ""
         else:
             message = "Missing argument 'TARGET'"
-            raise InputError(message, hint="specify a target; `imgbuild list` shows them")
+            raise InputError(message, hint="specify a target; to list targets, run: imgbuild list")
         return name, words[1:] if words[:1] == ("--",) else words
 
     def project(self, name: str = "") -> Project:
-        """The project of the matrix, or the catalogue if only it has the target `name`."""
+        """The project of the matrix, or the catalogue if only that has the target `name`."""
         return open_project(self.matrix, [name] if name else [])

@@ -1,4 +1,4 @@
-"""`imgbuild update` for a matrix: tries newer versions, adds rows (separate: one of two forms)."""
+"""Updates a matrix: tries newer versions and adds rows (separate: one of two forms)."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
         list[str] | None,
         option(
             "--axis",
-            "Try only newer versions of this package, of the Debian snapshot ('base') or of the"
-            " standalone Python ('python'). Can be repeated. Default: all packages that a row"
-            " pins.",
+            "Try only newer versions of this package, or of the Debian snapshot ('base') or the "
+            "standalone Python ('python'). Can be repeated. Default: all packages that a row "
+            "pins.",
             metavar="PACKAGE",
             panel=SELECT,
             often=True,
@@ -88,10 +88,10 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
 
 
 class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of `--dry-run` for a row: versions to try by package, in the order of the trials.
+    """The output of `--dry-run` for a row: the versions to try by package, in order.
 
-    The newest version that works is used for each package. `waiting` are versions within the
-    cool-down period.
+    For each package, the newest version that works is used. `waiting` are versions in the cool-down
+    period.
     """
 
     source: str
@@ -102,9 +102,9 @@ class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
 def update_matrix(
     session: Session, selection: WholeTargets, chosen: UpdateOptions, *, dry_run: bool
 ) -> None:
-    """Try newer versions for rows of a matrix; print the written rows and the refused versions.
+    """Try newer versions for rows of a matrix, and print new rows and rejected versions.
 
-    SomeFailed if rows could not be tried; results of other rows are kept.
+    Raises SomeFailed if rows could not be tried; results of other rows are kept.
     """
     names = _names(selection, session)
     _require_places(session, chosen.pull_request)
@@ -134,7 +134,10 @@ def update_matrix(
 
 
 def _names(selection: WholeTargets, session: Session) -> list[str]:
-    """The selected targets, or else the recommended ones; NothingSelected if there is none."""
+    """The selected targets, or by default the recommended ones.
+
+    Raises NothingSelected if there is none.
+    """
     targets = session.matrix.targets
     if selection.named or selection.everything:
         chosen = session.select(selection.named, everything=selection.everything)
@@ -147,14 +150,14 @@ def _names(selection: WholeTargets, session: Session) -> list[str]:
 
 
 def _require_places(session: Session, text: Path | None) -> None:
-    """An error if a file that is written at the end is not writable."""
+    """Raise an error if one of the output files is not writable."""
     project = session.project
     project.require_writable("imgbuild update")
     catalogue.require_regular(project)
     places = [project.matrix, project.images, project.images / FILE, project.folder / bake.FILE]
     files.require_writable(places, hint="use a writable copy of the project")
     if text is not None:
-        files.require_writable([text], hint="choose another place with --pull-request")
+        files.require_writable([text], hint="choose another path with --pull-request")
 
 
 def _print_planned(
@@ -200,7 +203,7 @@ def _lines(item: RowUpdate) -> Iterator[str]:
             yield f"  and {len(refusal.reasons) - REASONS} more in images/{FILE}"
     if item.kept:
         versions = ", ".join(f"{refusal.package} {refusal.version}" for refusal in item.kept)
-        yield f"{item.source}: rejected before, for the same reasons: {versions}"
+        yield f"{item.source}: already rejected for the same reasons: {versions}"
     for entry in item.unwritten:
         yield f"{item.source}: learned constraint {entry}, which a lock of the matrix violates"
     yield from _waiting(item.source, item.waiting)
@@ -208,4 +211,7 @@ def _lines(item: RowUpdate) -> Iterator[str]:
 
 def _waiting(source: str, waiting: dict[str, tuple[str, ...]]) -> Iterator[str]:
     for package, versions in waiting.items():
-        yield f"{source}: {package} {', '.join(versions)} skipped, within the cool-down period"
+        yield (
+            f"{source}: {package} {', '.join(versions)} skipped, because the cool-down period has "
+            "not ended"
+        )

@@ -1,4 +1,4 @@
-"""`imgbuild update` for a project: to another target or its newest lock (separate: one form)."""
+"""Updates a project to another target or to the newest lock (separate: one of two forms)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PUBLISHED = "published"  # in the folder of new content: the copied target
 
 
 class MoveOptions(Group, frozen=True, kw_only=True):
-    """Options that select the target to which rows of a project are moved."""
+    """Options that select the new target for rows of a project."""
 
     to: Annotated[
         str | None,
@@ -58,18 +58,18 @@ class MoveOptions(Group, frozen=True, kw_only=True):
     ] = None  # fmt: skip
     packages: Annotated[
         bool,
-        PACKAGES("By default, only changes of direct requirements are listed."),
+        PACKAGES("Without this option, only direct requirements are listed."),
     ] = False
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The options that are given."""
+        """The options that were specified."""
         values = {"--to": self.to, "--lock": self.lock, "--packages": self.packages}
         return tuple(name for name, value in values.items() if value)
 
 
 class ProjectUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows that were moved, or would be moved, and the files that were written."""
+    """The rows that were moved, or with `--dry-run` would be, and the files that were written."""
 
     rows: tuple[MovedRow, ...]
     dry_run: bool
@@ -79,15 +79,15 @@ class ProjectUpdate(msgspec.Struct, frozen=True, kw_only=True):
 def update_project(
     project: Project, names: Sequence[str], move: MoveOptions, options: Options, *, dry_run: bool
 ) -> None:
-    """Move rows of `project` to a newer lock, or to another target; print the changes first.
+    """Print the changes, and move rows of `project` to a newer lock or another target.
 
-    NoSolution, with all conflicts, if the project's requirements exclude the target; then, and
-    with `dry_run`, nothing is written.
+    Raises NoSolution, with all conflicts, if the project's requirements exclude the target. In this
+    case, and with `dry_run`, nothing is written.
     """
     project.require_writable("imgbuild update")
     if move.lock is not None and move.to is None:
-        message = f"--lock {move.lock} needs --to"
-        raise InputError(message, hint="imgbuild update --to TARGET --lock PLACE")
+        message = f"--lock {move.lock} requires --to"
+        raise InputError(message, hint="run imgbuild update --to TARGET --lock PLACE")
     with Store.open().exclusive(f"update-{sha256(str(project.root).encode())}"):
         if recovered := transaction.recover(project):
             console.warn(recovered)
@@ -118,8 +118,9 @@ def _update(
     text = project_move.new_matrix(project.matrix, data, value, planned)
     image = value.published[planned.old.name].image
     if image and not project_move.keeps_image(image, planned):
-        console.warn(f"image: {image} does not have the layers of {planned.new.name}, which are"
-                     " built from the lock; set their location under `published:`")  # fmt: skip
+        console.warn(
+            f"image: {image} does not have the layers of {planned.new.name}, so they are built "
+            "from the lock; set their location under `published:`")  # fmt: skip
     after = _staged(project, text, planned, options)
     targets.lock_all(after, after.select(planned.rows), drop=False)
     rows = tuple(_moved_row.moved_row(name, before, after, planned) for name in planned.rows)
@@ -134,7 +135,7 @@ def _update(
         console.info("nothing was written because of --dry-run")
     else:
         wrote = tuple(_commit(project, text, value, planned))
-        console.info(f"wrote {project.matrix.name} and {count(len(wrote) - 1, 'file')} of its lock")
+        console.info(f"wrote {project.matrix.name} and {count(len(wrote) - 1, 'file')} of the lock")
         console.info(f"next: imgbuild build {' '.join(planned.rows)}")
     if console.json:
         answer(ProjectUpdate(rows=rows, dry_run=dry_run, wrote=wrote), [])
@@ -146,9 +147,9 @@ def _update(
 def _planned(
     project: Project, value: Extensions, names: Sequence[str], move: MoveOptions
 ) -> ProjectMove:
-    """The move, with the new target copied into the folder of new content.
+    """Plan the move, and copy the new target into the folder for new content.
 
-    If a target only gets a newer lock, all of its rows move, since they share its copy.
+    A newer lock of the same target applies to all rows that use the target.
     """
     rows = project_move.rows_of(value, names)
     old = value.targets[rows[0]].below
@@ -158,9 +159,7 @@ def _planned(
     origin = move.lock or value.published[old].origin
     if not origin:
         message = f"{project.matrix}: published.{old} has no source (`from`)"
-        raise InputError(
-            message, hint="add `from:`, or specify the source with --to TARGET --lock PLACE"
-        )
+        raise InputError(message, hint="add `from:`, or pass --to TARGET --lock PLACE")
     place = origin
     if origin == init.INSTALLED:
         init.require_target(project_paths.catalogue(), new)
@@ -178,7 +177,7 @@ def _planned(
 
 
 def _report_current(planned: ProjectMove) -> None:
-    """Report that the project already has the newest lock, and what the user can do instead."""
+    """Report that the project already has the newest lock, and suggest other targets."""
     retired = ""
     if planned.origin == init.INSTALLED:
         target = published.load(project_paths.catalogue().matrix).targets.get(planned.new.name)
@@ -190,9 +189,9 @@ def _report_current(planned: ProjectMove) -> None:
 
 
 def _before(project: Project, data: bytes) -> Matrix:
-    """The current matrix of the project, without the requirements of its files.
+    """The current matrix of the project, without the requirements in files of the project.
 
-    It can therefore be read even if these requirements contradict the current target.
+    The matrix can be read even if the requirements contradict the current target.
     """
 
     def _edit(value: Extensions) -> Extensions:
@@ -206,7 +205,7 @@ def _before(project: Project, data: bytes) -> Matrix:
 
 
 def _refuse(project: Project, value: Extensions, planned: ProjectMove, before: Session) -> None:
-    """NoSolution with all requirements of a row that exclude the new target, if any do."""
+    """Raise NoSolution with all requirements of a row that exclude the new target, if any do."""
     context = open_inputs(before).context
     reasons: list[str] = []
     with console.step(f"comparing the project with {planned.new.name}"):
@@ -223,7 +222,8 @@ def _refuse(project: Project, value: Extensions, planned: ProjectMove, before: S
     hint = "change them in the project's files, or move to another target: --to TARGET"
     if any(value.targets[name].extends for name in planned.rows):
         hint += (
-            f"; `like:` instead of `extends:` in {project.matrix.name} solves all versions again"
+            "; to solve all versions again, replace `extends:` with `like:` in "
+            f"{project.matrix.name}"
         )
     raise NoSolution(message, reasons=tuple(reasons), hint=hint)
 
@@ -232,7 +232,7 @@ def _refuse(project: Project, value: Extensions, planned: ProjectMove, before: S
 
 
 def _staged(project: Project, text: bytes, planned: ProjectMove, options: Options) -> Session:
-    """The project with its new matrix, whose locks are written to the folder of new content."""
+    """The project with the new matrix. New locks are written to the folder for new content."""
     folder = transaction.folder_of(project)
     images = folder / "images"
     if project.images.is_dir():
@@ -252,7 +252,7 @@ def _staged(project: Project, text: bytes, planned: ProjectMove, options: Option
 
 
 def _commit(project: Project, text: bytes, value: Extensions, planned: ProjectMove) -> list[Path]:
-    """Write the copied target, the locks and finally the matrix, all or none; returns the paths."""
+    """Write the copied target, the locks and the matrix as one transaction. Returns the paths."""
     folder = transaction.folder_of(project)
     inner = project.folder.relative_to(project.root)
     files: list[tuple[str, bytes | None]] = [

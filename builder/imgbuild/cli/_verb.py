@@ -1,8 +1,8 @@
-"""Declares verbs: options, groups of options, --json, --quiet, --verbose, --matrix.
+"""Declares commands and their options, including the options of all commands.
 
-A verb is a function under the decorator `verb`. A parameter whose type is a `Group` represents all
-options of that group; the verb gets them as one value. `--json`, `--quiet` and `--verbose` are
-options of each verb, and set up the console before it runs.
+A command is a function with the decorator `verb`. A parameter whose type is a `Group` represents
+all options of the group, which are passed as one value. Every command has the options `--json`,
+`--quiet` and `--verbose`, which configure the console.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def _whole_number(least: int, value: object) -> int:
 
 
 class Definition:
-    """One option: its names, its meaning, and how its value is parsed.
+    """An option: names, help, and the parser of the value.
 
-    A name has one meaning, except -v; another definition of it is a ValueError. A verb may add a
-    sentence, such as its default, by calling the definition: `OUTPUT_PATH("Default: stdout.")`.
+    Except -v, a name can be defined only once; a second definition raises ValueError. A command can
+    add a sentence, such as a default, by calling the definition: `OUTPUT_PATH("Default: stdout.")`.
 
-    A repeated option has all of its values if its type is a list. Otherwise it names something to
-    read, examine or write, and a second value is an error, because one of the two would be ignored.
-    For a `setting`, such as a number of processes, the last value is used.
+    An option whose type is a list collects all values. For a `setting`, such as a number of
+    processes, the last value is used. For other options, a second value is an error, because one
+    value would be ignored.
     """
 
     def __init__(
@@ -82,22 +82,22 @@ class Definition:
             SETTINGS.update(flags)
 
     def __call__(self, note: str = "", *, panel: str | None = None) -> Any:
-        """The option for one verb, with a sentence and a panel for this verb only."""
+        """The option for one command, with an additional sentence and a panel."""
         more = self._more if panel is None else {**self._more, "rich_help_panel": panel}
         return typer.Option(*self._names, help=f"{self._help} {note}".strip(), **more)
 
 
 def option(names: str, help: str, **more: Any) -> Any:  # noqa: A002 - as typer has it
-    """An option that has the same text in every verb."""
+    """Define an option that has the same help in every command."""
     return Definition(names, help, **more)()
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Options that verbs share; each field is one option or argument, with its default."""
+    """A group of options that commands share. Each field is an option or argument."""
 
 
 class Output(Group, frozen=True, kw_only=True):
-    """The options of every verb."""
+    """The options of every command."""
 
     json: Annotated[
         bool, option("--json", "Write the result to stdout as JSON.", panel=OUTPUT, often=True)
@@ -109,20 +109,18 @@ class Output(Group, frozen=True, kw_only=True):
         bool,
         option(
             "--verbose -v",
-            "Print each command that is run and each use of the cache.",
+            "Print commands that are run, and uses of the cache.",
             panel=OUTPUT,
         ),
     ] = False
 
 
 class RunOutput(Output, frozen=True, kw_only=True):
-    """The options of every verb, for a verb whose -v is --volume."""
+    """The options of every command, for commands in which -v means --volume."""
 
     verbose: Annotated[
         bool,
-        option(
-            "--verbose", "Print each command that is run and each use of the cache.", panel=OUTPUT
-        ),
+        option("--verbose", "Print commands that are run, and uses of the cache.", panel=OUTPUT),
     ] = False
 
 
@@ -130,7 +128,7 @@ G = TypeVar("G", bound=Group)
 
 
 def verb(function: Callable[..., None], *, output: type[Output] = Output) -> Callable[..., None]:
-    """`function` for typer: each group in its signature is replaced by the group's options."""
+    """Convert `function` for typer, by replacing each group in the signature with its options."""
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, type[Group]] = {}
     flat: list[inspect.Parameter] = []
@@ -157,7 +155,7 @@ def verb(function: Callable[..., None], *, output: type[Output] = Output) -> Cal
 
 
 def _unparsed(annotation: Any) -> Any:
-    """`annotation` for typer, which would read values that a parser has read a second time."""
+    """Remove the parser from `annotation`, because typer would parse parsed values again."""
     meta = getattr(annotation, "__metadata__", ())
     if meta and meta[0].parser is not None and str(annotation.__origin__).startswith("list["):
         return Annotated[list[Any] | None, *meta]
@@ -165,12 +163,12 @@ def _unparsed(annotation: Any) -> Any:
 
 
 def configure(output: Output) -> None:
-    """Set up the console according to the options of a verb."""
+    """Configure the console according to `output`."""
     console.configure(verbosity=-1 if output.quiet else int(output.verbose), json=output.json)
 
 
 def parameters(group: type[Group]) -> list[inspect.Parameter]:
-    """The options of `group` as parameters of a function."""
+    """Convert the options of `group` to parameters of a function."""
     return [
         inspect.Parameter(
             field.name,
@@ -183,5 +181,5 @@ def parameters(group: type[Group]) -> list[inspect.Parameter]:
 
 
 def take_group(group: type[G], given: dict[str, Any]) -> G:
-    """`group` with its values from `given`, from which they are removed."""
+    """Create a `group` from values that are removed from `given`."""
     return group(**{name: given.pop(name) for name in group.__struct_fields__ if name in given})

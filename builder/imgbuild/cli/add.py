@@ -1,4 +1,4 @@
-"""`imgbuild add`: add packages to the image of a project."""
+"""Implements `imgbuild add`, which adds packages to the image of a project."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RequirementsArgument = Annotated[
 SystemOption = Annotated[list[str] | None, SYSTEM()]
 TargetOption = Annotated[
     list[str] | None,
-    TARGET("Its row is changed. Default: the only row."),
+    TARGET("Change the row of this target. Default: the only row."),
 ]
 
 
@@ -45,9 +45,9 @@ def add(
 ) -> None:
     """Add packages to the image of a project.
 
-    Use this command for requirements that no file of the project declares. They are written to
-    `add:` of the row in matrix.yaml, and Debian packages to `packages:`; comments are kept. Names
-    and versions are checked first. A new requirement for a package replaces the earlier one.
+    Use this command for requirements that no file of the project declares. Checks names and
+    versions, and writes requirements to `add:` and Debian packages to `packages:` of the row in
+    matrix.yaml. Comments are kept. A new requirement for a package replaces the earlier one.
 
     Examples:
 
@@ -59,7 +59,9 @@ def add(
     """
     if not requirements and not system:
         message = "nothing to add"
-        raise InputError(message, hint="imgbuild add wandb, or imgbuild add --system rsync")
+        raise InputError(
+            message, hint="specify a package: imgbuild add wandb, or imgbuild add --system rsync"
+        )
     session = open_session(matrix, Options(offline=offline))
     name = added.row_of(session, target or [], "imgbuild add")
     parsed = [_parsed(text) for text in added.with_names(session, requirements or [])]
@@ -70,7 +72,7 @@ def add(
         raise NoSolution(
             message,
             reasons=tuple(problems),
-            hint="use other versions or packages, or set a later `as_of` in the row",
+            hint="change versions or packages, or set a later `as_of` in the row",
         )
     changes = edit_row.add(session.project.matrix, name, parsed, system or [])
     console.info(f"next: imgbuild lock {name}")

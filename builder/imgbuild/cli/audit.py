@@ -1,4 +1,4 @@
-"""`imgbuild audit`: checks whether packages of targets, pins or environments work together."""
+"""Implements `imgbuild audit`, which checks whether packages work together."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ READ = "packages"  # the test case that fails if a package was not read
 
 
 def with_cases(report: Report, checks: Sequence[str]) -> Report:
-    """The report with a case for each check, which fails with the messages of its errors.
+    """A JUnit report with a case for each check. A case fails if the check found errors.
 
-    An additional case fails if a package that had to be read was not.
+    An additional case fails if a required package could not be read.
     """
     cases = []
     for check in checks:
@@ -93,7 +93,7 @@ OLDEST = 5  # of the minor versions of glibc that a wheel's name can have
 
 
 class _Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """The scope of an audit: a machine, some checks, and a user's code."""
+    """The scope of an audit: a machine, checks, and a user's code."""
 
     arch: Arch
     matrix: Path | None
@@ -103,7 +103,7 @@ class _Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackageSetOptions(Group, frozen=True, kw_only=True):
-    """Options for an audit of other packages than those of targets."""
+    """Options for an audit of packages that are not those of a target."""
 
     requirements: Annotated[
         list[Path] | None,
@@ -116,9 +116,9 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         str | None,
         option(
             "--environment",
-            "Audit the packages installed in a virtual environment, for a Python interpreter, or"
-            " in a folder. Default without a value: the active environment, else .venv, else"
-            " python3.",
+            "Audit the packages installed in a virtual environment, for a Python interpreter, or "
+            "in a folder. Without a value, audits the active environment, else .venv, else "
+            "python3.",
             metavar="[PYTHON]",
             panel=SELECT,
             often=True,
@@ -139,8 +139,9 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         str | None,
         option(
             "--glibc",
-            "The glibc version to audit against, such as 2.28. Default: the version of --base; for"
-            " an environment, of this machine; in a project, of the base in the matrix.",
+            "The glibc version to audit against, such as 2.28. Default: the version of --base. "
+            "Default for an environment: that of this machine. Default in a project: that of the "
+            "base in the matrix.",
             metavar="X.Y",
             panel=SELECT,
         ),
@@ -154,7 +155,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     )
 
     def given(self) -> tuple[str, ...]:
-        """The given options that apply only without targets."""
+        """The specified options that can only be used without targets."""
         values = {
             "--python": self.python,
             "--base": self.base,
@@ -172,13 +173,13 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         offline: bool,
         code: Code | None = None,
     ) -> Report:
-        """The audit of the pins `pinned` and of the files, or of the environment.
+        """Audit `pinned` and the files, or the environment.
 
-        With `code`, the audit of the user's code against them.
+        With `code`, the user's code is audited against these packages.
         """
         arches = selection.arches
         if len(arches) > 1:
-            message = f"a package set has one architecture, not {', '.join(arches)}"
+            message = f"a package set can have only one architecture, not {', '.join(arches)}"
             raise InputError(message, hint="pass --arch once")
         arch = arches[0] if arches else Arch.parse(platform.machine())
         subject = _Subject(
@@ -264,20 +265,23 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
 
 
 def glibc_of(text: str) -> str:
-    """The glibc of `--glibc`; InputError for an invalid version."""
+    """Parse the value of `--glibc`. Raises InputError for an invalid version."""
     major, _, minor = text.partition(".")
     if major != "2" or not is_number(minor) or int(minor) < OLDEST:
-        message = f"--glibc {text}: not a version of glibc"
-        raise InputError(message, hint="for example: --glibc 2.28; `ldd --version` prints it")
+        message = f"--glibc {text}: invalid version"
+        raise InputError(
+            message,
+            hint="specify a version such as 2.28; `ldd --version` prints that of this machine",
+        )
     return text
 
 
 def _base(name: str, matrix: Path | None) -> tuple[str, str]:
-    """Python and glibc of a base of the matrix."""
+    """The Python and glibc versions of a base in the matrix."""
     read = _matrix(matrix)
     if name not in read.bases:
         message = f"the matrix has no base {name}"
-        raise InputError(message, hint=f"it has {', '.join(read.bases)}")
+        raise InputError(message, hint=f"specify one of: {', '.join(read.bases)}")
     return read.bases[name].python, read.bases[name].glibc
 
 
@@ -286,12 +290,12 @@ def _matrix(matrix: Path | None) -> Matrix:
 
 
 def _builds(listed: PinList, matrix: Path | None) -> Matrix | None:
-    """The matrix, if a pin has a local version: it names the indexes of such builds."""
+    """The matrix, if a pin has a local version. The matrix names the indexes of local versions."""
     return _matrix(matrix) if any("+" in version for version in listed.versions.values()) else None
 
 
 def project_glibc(python: str, matrix: Path | None) -> str:
-    """The glibc of the matrix's base with this Python; `ANY_GLIBC` outside of a project."""
+    """The glibc version of the base with this Python. `ANY_GLIBC` outside of a project."""
     if not project_paths.find(matrix).writable:
         return ANY_GLIBC
     read = _matrix(matrix)
@@ -300,7 +304,7 @@ def project_glibc(python: str, matrix: Path | None) -> str:
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """The names of the files in messages, with the folder if two names are the same."""
+    """The names of the files for messages, with the folder if a name is not unique."""
     names = [path.name for path in files]
     return [
         requirement_files.STDIN
@@ -313,7 +317,7 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def _texts(files: Sequence[Path], pinned: Sequence[str]) -> list[RequirementText]:
-    """The requirements of all files, and the pins that are named on the command line."""
+    """The requirements of all files, and the pins on the command line."""
     texts = []
     for path, name in zip(dict.fromkeys(files), _names(files), strict=True):
         if str(path) == STDIN_FILE:
@@ -327,7 +331,7 @@ def _texts(files: Sequence[Path], pinned: Sequence[str]) -> list[RequirementText
     return texts
 
 
-EXPLAIN = "for an explanation of a code: imgbuild explain CODE, such as IMG102"
+EXPLAIN = "to explain a code, run: imgbuild explain IMG102"
 WAIVE = "change versions, or accept the finding under `waive:` in matrix.yaml"
 RESOLVE = "change versions; `imgbuild resolve` finds compatible ones"
 INCOMPLETE = (
@@ -337,7 +341,7 @@ INCOMPLETE = (
 
 
 class Check(enum.StrEnum):
-    """The checks of the audit, in the order in which they run."""
+    """The checks of the audit, in the order of execution."""
 
     METADATA = "metadata"
     ELF = "elf"
@@ -353,14 +357,16 @@ def audit(
     selection: Selection,
     packages: PackageSetOptions,
     select: Annotated[
-        list[Check] | None, option("--select", "Run only this check. Can be repeated.", often=True)
+        list[Check] | None,
+        option(
+            "--select", "Run only this check. Can be repeated. Default: all checks.", often=True
+        ),
     ] = None,
     notes: Annotated[
         bool,
         option(
             "--notes",
-            "Also print notes, which are problems in code that normal use of a package does not"
-            " run.",
+            "Also print notes: problems in code that is not run in normal use of a package.",
             panel=OUTPUT,
             often=True,
         ),
@@ -380,16 +386,17 @@ def audit(
     """Check that targets, versions or installed packages work together.
 
     Reads files without running their code, and needs no GPU. The packages are those of targets,
-    named versions (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'), requirements
-    files, or an environment. Named versions are a partial set: a missing package is reported only
-    if an EXTRA requires it. Accepted findings are listed under `waive:` in the matrix.
+    versions on the command line (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'),
+    requirements files, or an environment. Versions on the command line are a partial set: a missing
+    package is reported only if an EXTRA requires it. Accepted findings are listed under `waive:` in
+    the matrix.
 
     With --code, your code is audited instead: its imports, calls, command lines and settings are
     compared with the packages, for the architecture of this machine unless --arch selects another
     one. An audit of a row of your own project always includes its code.
 
     Prints findings, the parts that were not checked, and counts. Exits with status 4 if there is an
-    error, or if a named or installed package cannot be read.
+    error, or if a package cannot be read.
 
     Examples:
 
@@ -421,7 +428,7 @@ def audit(
     else:
         for given in packages.given():
             message = f"{given} does not apply to locked targets"
-            raise InputError(message, hint="omit it, or specify versions or --environment")
+            raise InputError(message, hint="omit this option, or specify versions or --environment")
         reports = _audit_targets(
             selection, checks, keep=keep, offline=offline, again=packages.again, code=user_code
         )
@@ -439,7 +446,7 @@ def audit(
 
 
 def _hint(reports: Sequence[Report], packages: PackageSetOptions, *, free: bool) -> str:
-    """The hint for the errors in `reports`; "" if there is none."""
+    """The hint for the errors in `reports`, or ""."""
     if any(isinstance(report, CodeReport) and not report.ok for report in reports):
         return EXPLAIN
     if packages.requirements and _lacks_packages(reports[0]):
@@ -448,13 +455,13 @@ def _hint(reports: Sequence[Report], packages: PackageSetOptions, *, free: bool)
 
 
 def _lacks_packages(report: Report) -> bool:
-    """Whether most errors are requirements and imports that the package set lacks."""
+    """Whether most errors are requirements or imports that are missing from the package set."""
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     return 2 * sum(map(is_absent, errors)) > len(errors)
 
 
 def _end(reports: Sequence[Report], hint: str) -> None:
-    """AuditFailed if there is an error, or if a package was not read."""
+    """Raise AuditFailed if there is an error, or if a package was not read."""
     failed = [report for report in reports if not report.ok]
     if not failed:
         return
@@ -481,7 +488,7 @@ def _refuse(
     keep: bool | None,
     replaced: Sequence[str] | None,
 ) -> None:
-    """InputError for two kinds of package sets at once, and for --keep or --drop."""
+    """Raise InputError for two kinds of package sets, and for --keep or --drop without targets."""
     targets = [name for name in selection.named if name not in pinned]
     given = [
         *pinned[:1],
@@ -495,8 +502,8 @@ def _refuse(
         message = f"{given[0]} and --environment cannot be combined"
         raise InputError(message, hint="pass either versions or an environment")
     if replaced:
-        message = f"--replace {replaced[0]} applies to targets"
-        raise InputError(message, hint="specify a target, or omit it")
+        message = f"--replace {replaced[0]} requires a target"
+        raise InputError(message, hint="specify a target, or omit --replace")
     if keep is not None:
         message = f"{'--keep' if keep else '--drop'} applies only to wheels of targets"
         raise InputError(message, hint="omit it")
@@ -540,7 +547,7 @@ def _audit_targets(
 
 
 def _native(selection: Selection, selected: Sequence[Selected]) -> list[Selected]:
-    """The targets for this machine's architecture unless one is named, since code has none."""
+    """The targets with the selected architecture, or by default that of this machine."""
     if selection.arches:
         return list(selected)
     return [msgspec.structs.replace(item, arches=of_machine(item.arches)) for item in selected]
@@ -549,9 +556,10 @@ def _native(selection: Selection, selected: Sequence[Selected]) -> list[Selected
 def _locked(
     session: Session, selected: Sequence[Selected], patterns: Sequence[str], *, code: bool
 ) -> list[Selected]:
-    """`selected` without the targets that have no readable lock.
+    """The targets of `selected` that have a readable lock.
 
-    LockStale if such a target is named explicitly, or if no target is left.
+    Raises LockStale if a target without a readable lock is selected by name, or if no target is
+    left.
     """
     locked, skipped = [], []
     for item in selected:
@@ -566,11 +574,14 @@ def _locked(
             locked.append(item)
     if not locked:
         message = f"no selected target is locked: {', '.join(skipped)}"
-        hint = f"create a lock with: imgbuild lock {skipped[0]}"
+        hint = f"run imgbuild lock {skipped[0]}"
         row = project_row(session.matrix, skipped[0])
         if code and row is not None:
             below = row.published.lock.target
-            hint += f"; without it, with the published packages: imgbuild audit {below} --code PATH"
+            hint += (
+                f"; to audit with the published packages instead, run: imgbuild audit {below} "
+                "--code PATH"
+            )
         raise LockStale(message, hint=hint)
     return locked
 

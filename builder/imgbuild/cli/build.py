@@ -1,4 +1,4 @@
-"""`imgbuild build`: builds an image from a lock: formats, builders, `--verify`, `--output`."""
+"""Implements `imgbuild build`, which builds images from locks."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ BuildFormat = Literal["oci", "oci-archive", "docker-archive", "sif", "squashfs"]
 Form = Annotated[
     BuildFormat,
     FORMAT(
-        "One of oci (a folder), oci-archive or docker-archive (a file for docker, podman or"
-        " skopeo), sif (a file for Apptainer), or squashfs (a file for enroot and pyxis)."
+        "One of oci (a folder), oci-archive or docker-archive (a file for docker, podman or "
+        "skopeo), sif (a file for Apptainer), or squashfs (a file for enroot and pyxis). "
+        "Default: oci."
     ),
 ]
 
@@ -53,34 +54,37 @@ Form = Annotated[
 OriginOption = Annotated[
     str | None,
     FROM(
-        "A published image with an attached lock, or a folder with a lock. The matrix is not read."
-        " With --format sif or squashfs, any image in a registry or any OCI layout is accepted."
+        "Build from the lock attached to a published image, or from a folder with a lock, "
+        "without reading the matrix. With --format sif or squashfs, convert an image in a "
+        "registry or an OCI layout."
     ),
 ]
 OutputOption = Annotated[Path | None, OUTPUT_PATH("Default: build/TARGET.")]
 PartOption = Annotated[
     ImagePart | None,
     PART(
-        "base writes the layers of the base as an image to build/base/TARGET, and wheels writes"
-        " the wheels to build/wheels/TARGET, as inputs of a Dockerfile."
+        "For a Dockerfile, base writes an image of the base layers to build/base/TARGET, and "
+        "wheels writes the wheels to build/wheels/TARGET."
     ),
 ]
 BuilderOption = Annotated[
     Builder,
     BUILDER(
-        "embedded requires no engine and produces the locked digest. docker builds"
-        " images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET, an image"
-        " with the same files and another digest."
+        "embedded requires no engine and produces the locked digest. docker builds "
+        "images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET, an image "
+        "with the same files and a different digest."
     ),
 ]
-VerifyOption = Annotated[bool, option("--verify", "Build every layer again and check every file.")]
+VerifyOption = Annotated[
+    bool, option("--verify", "Build every layer again, and verify every file.")
+]
 ProjectOption = Annotated[
     bool,
     option(
         "--with-project",
-        "Add the committed files of the project (git HEAD) to the working folder of the image, and"
-        " write the image to build/TARGET-with-project. Use this for clusters on which folders"
-        " cannot be mounted.",
+        "Add the committed files of the project (git HEAD) to the working folder of the image, "
+        "and write the image to build/TARGET-with-project. Use this option on clusters that do "
+        "not allow mounting folders.",
         often=True,
     ),
 ]
@@ -107,7 +111,7 @@ def build(
 
     Requires no Docker, root or GPU, and builds for any architecture; --arch all builds all of them
     for publishing. Files that are missing from the cache are downloaded. The image is written only
-    if its digest matches the lock. A repeated build without changes takes a moment.
+    if its digest matches the lock. If nothing has changed, the existing image is kept.
 
     --format sif and squashfs convert the image of one architecture without unpacking it, and
     require mksquashfs 4.5 or newer. The same image and the same version of mksquashfs produce the
@@ -152,7 +156,7 @@ def build(
         _sif.build(selection, origin, output, form, compress, how)
         return
     if compress != "zstd":
-        message = f"--compress {compress} needs --format sif or squashfs"
+        message = f"--compress {compress} requires --format sif or squashfs"
         raise InputError(message, hint="add --format sif, or omit --compress")
     if origin is not None:
         _refuse_with_from(
@@ -192,7 +196,7 @@ def _refuse_part(part: ImagePart | None, form: BuildFormat, *, docker: bool) -> 
         raise InputError(message, hint="omit --builder and --format")
     if docker and form != "oci":
         message = f"--builder docker and --format {form} cannot be combined"
-        raise InputError(message, hint="omit --format: Docker's image is an OCI layout")
+        raise InputError(message, hint="omit --format, because Docker writes an OCI layout")
 
 
 def _refuse_with_project(
@@ -203,12 +207,15 @@ def _refuse_with_project(
         raise InputError(message, hint="omit --from, --only and --builder")
     if form in ("sif", "squashfs"):
         message = f"--with-project cannot be combined with --format {form}"
-        hint = f"convert its layout: imgbuild build --from LAYOUT --format {form} --output FILE"
+        hint = (
+            f"to convert the layout, run: imgbuild build --from LAYOUT --format {form} --output "
+            "FILE"
+        )
         raise InputError(message, hint=hint)
 
 
 def _answer_wheels(session: Session, selected: Sequence[Selected], output: Path | None) -> None:
-    """Write the wheels of each target into a folder, and print its path."""
+    """Write the wheels of each target into a folder, and print the path of the folder."""
     inputs = open_inputs(session)
     folders: list[Wheels] = []
     for item in selected:
@@ -222,7 +229,7 @@ def _answer_wheels(session: Session, selected: Sequence[Selected], output: Path 
 
 def _refuse_file(selection: BuildSelection, part: ImagePart | None, *, docker: bool) -> None:
     if selection.arch and not selection.arches:
-        message = "--arch all: a SIF or squashfs file has one architecture"
+        message = "--arch all: a SIF or squashfs file can have only one architecture"
         raise InputError(message, hint="specify one of them")
     if part is not None or docker:
         message = "--format sif and squashfs cannot be combined with --only or --builder"
@@ -236,7 +243,7 @@ def _again(
     form: BuildFormat,
     how: Options,
 ) -> None:
-    """Build from the lock of a published image or of a folder."""
+    """Build an image from the lock of a published image, or from a folder with a lock."""
     source = rebuild.find(origin, plain_http=how.plain_http, offline=how.offline)
     built = rebuild.build(source, arches, output, how, form=form)
     answer([built], folded([f"{built.target} {built.digest} {built.output}"]))

@@ -1,4 +1,4 @@
-"""`imgbuild cache`: show, prune and verify the cache."""
+"""Implements `imgbuild cache`, which shows, prunes and verifies the cache."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ app = typer.Typer(
     cls=VerbGroup,
     context_settings=HELP,
     no_args_is_help=True,
-    help="Show, prune and verify the cache of downloads and layers.\n\nThe cache is in"
-    " $IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild. Its entries can"
-    " be removed at any time, even during builds: entries in use are kept, and removed ones"
-    " are downloaded, built or compiled again. $IMGBUILD_CACHE_SIZE, such as 200G, limits its"
-    " size.",
+    help="Show, clean up or verify the cache of downloads and layers.\n\nThe cache is in "
+    "$IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild. Its entries can "
+    "be removed at any time, even during builds: entries in use are kept, and removed "
+    "entries are downloaded, built or compiled again when needed. $IMGBUILD_CACHE_SIZE, such "
+    "as 200G, limits its size.",
 )
 
 
@@ -36,7 +36,7 @@ KINDS = {
     "file": "files",
     "blob": "layers",
     "unpacked": "unpacked layers",
-    "root": "root folders of images and of builds",
+    "root": "root folders of images and builds",
     "kernels": "kernel caches of images",
     "fact": "facts",
     "partial": "interrupted downloads",
@@ -44,7 +44,7 @@ KINDS = {
 
 
 class CacheKind(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of cache entries of one kind, and their size in bytes."""
+    """The number of cache entries of one kind, and the sum of their sizes in bytes."""
 
     kind: str
     entries: int
@@ -52,7 +52,7 @@ class CacheKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
-    """The cache in numbers. `limit` is $IMGBUILD_CACHE_SIZE, `free` the free space on its disk."""
+    """The size of the cache. `limit` is $IMGBUILD_CACHE_SIZE. `free` is the free disk space."""
 
     path: str
     size: int
@@ -64,7 +64,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
 
 @verb
 def info() -> None:
-    """Show the cache folder and the size of each kind of entry.
+    """Show the cache folder, and the size of the entries of each kind.
 
     Example:
 
@@ -130,15 +130,15 @@ def prune_cache(
         str | None,
         option(
             "--max-size",
-            "The maximum size of the cache afterwards, such as 500M, 20G or 20GiB. Default:"
-            " $IMGBUILD_CACHE_SIZE.",
+            "The size to reduce the cache to, such as 500M, 20G or 20GiB. Default: "
+            "$IMGBUILD_CACHE_SIZE.",
             metavar="SIZE",
             often=True,
             setting=True,
         ),
     ] = None,
 ) -> None:
-    """Remove old entries until the cache has a given size.
+    """Remove old entries until the cache has the given size.
 
     The least recently used entries are removed first. Entries that a running process uses are kept,
     even if the cache then exceeds the size.
@@ -170,7 +170,7 @@ def verify() -> None:
     """Hash all entries, and remove damaged ones.
 
     Exits with status 9 if an entry was damaged. Removed entries are downloaded or built again when
-    they are needed.
+    needed.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""`imgbuild ci`: the jobs of a CI as a list or a shell script, and a report of their results."""
+"""Implements `imgbuild ci`, which lists CI jobs and reports their results."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ app = typer.Typer(
     cls=VerbGroup,
     context_settings=HELP,
     no_args_is_help=True,
-    help="List CI jobs, write them as a shell script, and report their results.\n\nJobs are"
-    " derived from the matrix and the locks, and run on any machine. Their steps are the lock"
-    " check, the audit, the build, smoke tests, a push by digest, and once everything has"
-    " passed for this digest, the tags.",
+    help="List CI jobs, write them as a shell script, and report their results.\n\nJobs are "
+    "derived from the matrix and the locks, and run on any machine. Their steps check the "
+    "lock, audit, build, run smoke tests and push by digest. The image is tagged once all "
+    "steps have passed for its digest.",
 )
 
 Strict = Annotated[
     bool,
     option(
         "--strict",
-        "Also exit with status 1 if no machine in ci.yaml can run a job. By default, this is only"
-        " reported.",
+        "Exit with status 1 if no machine in ci.yaml can run a job. By default, this is only "
+        "reported.",
     ),
 ]
 Published = Annotated[
@@ -69,7 +69,7 @@ Since = Annotated[
     ),
 ]
 Shard = Annotated[
-    str, option("--shard", "Select shard I of N shards.", metavar="I/N", panel=SELECT)
+    str, option("--shard", "Select part I of N parts, such as 1/3.", metavar="I/N", panel=SELECT)
 ]
 CrossBuild = Annotated[
     bool,
@@ -103,7 +103,7 @@ Expected = Annotated[
     bool,
     option(
         "--expect-published",
-        "Report a target as unfinished if its tags or SIF files have not been started.",
+        "Report a target as unfinished if publishing its tags or SIF files has not started.",
         panel=SELECT,
     ),
 ]
@@ -139,10 +139,10 @@ def jobs(
     actions: Actions = None,
     plain_http: PlainHttp = None,
 ) -> None:
-    """List the jobs of targets that are not yet tested and published.
+    """List the CI jobs of targets.
 
-    Nothing is built, downloaded or solved. ci.yaml next to the matrix lists the machines, which are
-    identified by their labels.
+    Nothing is built, downloaded or solved. ci.yaml next to the matrix lists the machines and their
+    labels.
 
     Examples:
 
@@ -169,7 +169,7 @@ def _shard(text: str) -> tuple[int, int]:
     part, _, parts = text.partition("/")
     if not (is_number(part) and is_number(parts) and 1 <= int(part) <= int(parts)):
         message = f"--shard {text}: not a valid shard"
-        raise InputError(message, hint="write I/N, such as 1/3, 2/3 and 3/3")
+        raise InputError(message, hint="specify I/N, such as 1/3, 2/3 and 3/3")
     return int(part), int(parts)
 
 
@@ -204,7 +204,7 @@ def report(
     record: Record = False,
     matrix: MatrixFile = None,
 ) -> None:
-    """Report the state of each target from the results of its jobs.
+    """Report the state of each target, based on the results of its jobs.
 
     Exits with status 1 if a target failed or has unfinished jobs.
 
@@ -219,10 +219,12 @@ def report(
     if record:
         project.require_writable("imgbuild ci report --record")
     places = [place for place in (summary, issues) if place is not None]
-    files.require_writable(places, hint="choose another place with --summary or --issues")
+    files.require_writable(places, hint="choose another path with --summary or --issues")
     folder = _ci_options.results_folder(project, results)
     if jobs_file is not None:
-        chosen = codec.read(jobs_file, JobPlan, what="list of jobs", hint="imgbuild ci jobs --json")
+        chosen = codec.read(
+            jobs_file, JobPlan, what="list of jobs", hint="run imgbuild ci jobs --json"
+        )
     else:
         chosen = _with_results(session, folder)
     overview = reports.overview(folder, chosen, published=expect_published)
@@ -240,7 +242,7 @@ def report(
 
 
 def _with_results(session: Session, folder: Path) -> JobPlan:
-    """The jobs of the targets that have results in `folder`."""
+    """The jobs of targets that have results in `folder`."""
     names = {path.name.partition("@")[0] for path in folder.glob("*@*") if path.is_dir()}
     targets = sorted(names & session.matrix.targets.keys())
     if not targets:

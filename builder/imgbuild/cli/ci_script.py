@@ -1,4 +1,4 @@
-"""`imgbuild ci script`: jobs of a CI as a shell script (separate: a verb)."""
+"""Implements `imgbuild ci script`, which writes CI jobs as a shell script (separate: a verb)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from imgbuild.registry.image_reference import parse_repository
 
 
 class ScriptGroup(Group, frozen=True, kw_only=True):
-    """Options for running the jobs of a script."""
+    """Options for running the jobs in a script."""
 
     registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` of the matrix.")] = None
     no_push: Annotated[
@@ -61,13 +61,13 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
     on: Annotated[
         ExecutionPlace,
         ON(
-            "With slurm, tests that need GPUs run as Slurm arrays, and other steps on this"
-            " machine. The nodes must have the folder of the matrix, the cache and imgbuild at the"
-            " same paths."
+            "With slurm, tests that need GPUs run as Slurm arrays, and other steps on this "
+            "machine. The folder of the matrix, the cache and imgbuild must have the same paths "
+            "on all nodes."
         ),
     ] = "local"
     through: Annotated[
-        Through | None, THROUGH("Accepts the values of `imgbuild smoke`, except here.")
+        Through | None, THROUGH("Accepts the same values as in `imgbuild smoke`, except here.")
     ] = None
     timeout_factor: TimeoutFactor = 1.0
     sign_key: SignKey = None
@@ -75,10 +75,7 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
     plain_http: PlainHttp = None
     keep: Annotated[
         bool | None,
-        KEEP(
-            "Applies to images in build/. By default, they are kept for one target and removed"
-            " for several."
-        ),
+        KEEP("Applies to images in build/. Default: --keep for one target, --drop for several."),
     ] = None
 
 
@@ -101,13 +98,13 @@ def script(
 ) -> None:
     """Write jobs as one shell script.
 
-    The script runs imgbuild commands: it checks, audits, builds and tests each image, pushes it by
-    digest, tests it on GPUs, and tags it only if everything has passed for this digest. Images that
-    have been published in the meantime are skipped. If a target fails, the script continues with
-    the others and exits with the status of the first step that failed. Run the script again to
-    continue: audits and tests that passed for the same digest are not repeated. To run the jobs of
-    another architecture, run the script on a machine of that architecture, with the same folder of
-    results. The script requires bash and flock.
+    The script runs imgbuild commands, which check, audit, build and test each image, push it by
+    digest, test it on GPUs, and tag it if all steps have passed for this digest. Images that are
+    already published are skipped. If a target fails, the script continues with the others and exits
+    with the status of the first step that failed. Run the script again to continue: audits and
+    tests that passed for the same digest are not repeated. To run the jobs of another architecture,
+    run the script on a machine of that architecture, with the same folder of results. The script
+    requires bash and flock.
 
     Examples:
 
@@ -143,7 +140,10 @@ def script(
 def _named_jobs(
     session: Session, target: str, query: JobQuery, settings: CiSettings, names: set[str]
 ) -> TargetJobs:
-    """All jobs of a target of which some jobs are named; InputError if one does not exist."""
+    """All jobs of a target, if `names` exist among them.
+
+    Raises InputError if one does not exist.
+    """
     [item] = session.select([target], arches=[])
     digests = choosing.read_digests(session.project, target)
     selected = [name for name in names if name.startswith(f"{target}@")]
@@ -155,7 +155,7 @@ def _named_jobs(
     for name in selected:
         if name not in existing:
             message = f"{target} has no job {name}"
-            raise InputError(message, hint=f"its jobs are {', '.join(existing)}")
+            raise InputError(message, hint=f"specify one of: {', '.join(existing)}")
     return target_jobs
 
 
@@ -166,7 +166,7 @@ def _script_options(
     how: ScriptGroup,
     request: AllocationOptions,
 ) -> ScriptOptions:
-    """The options for running jobs; InputError if options cannot be combined."""
+    """The options for running jobs. Raises InputError if options cannot be combined."""
     place = how.registry or registry or ""
     if how.no_push and (how.registry or how.sign_key or how.keyless):
         message = "--no-push cannot be combined with a registry or a signature"
@@ -177,8 +177,10 @@ def _script_options(
             message, hint="pass --registry HOST/REPOSITORY, or set `registry:` in the matrix"
         )
     if how.through == "here":
-        message = "--through here: jobs can test only images, not the active environment"
-        raise InputError(message, hint="omit it, or specify an engine")
+        message = (
+            "--through here cannot be used, because jobs test images and not the active environment"
+        )
+        raise InputError(message, hint="omit --through, or specify an engine")
     if how.sign_key is not None and how.keyless:
         message = "--sign-key and --keyless cannot be combined"
         raise InputError(message, hint="omit one of them")
@@ -203,7 +205,7 @@ def _script_options(
 
 
 def _submission(request: AllocationOptions) -> tuple[str, ...]:
-    """The options of `smoke --on slurm` for the requested resources."""
+    """Options of `imgbuild smoke --on slurm` for the requested resources."""
     _allocation.requested(request)
     given = {"partition": request.partition, "account": request.account, "time": request.time}
     words = [f"--{name}={value}" for name, value in given.items() if value]

@@ -1,4 +1,4 @@
-"""`imgbuild cves`: known vulnerabilities of locked packages."""
+"""Implements `imgbuild cves`, which lists known vulnerabilities of locked packages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from imgbuild.values import Digest
 AUTHOR = "imgbuild"
 NO_FIX = "no fix"
 NAMED = 5  # packages about which nothing is known; --json has all
-HINT = "use fixed versions, or accept them under `accept_cves:` in matrix.yaml"
+HINT = "use fixed versions, or accept vulnerabilities under `accept_cves:` in matrix.yaml"
 
 VexFile = Annotated[
     Path | None,
@@ -57,8 +57,8 @@ AttachTo = Annotated[
     str | None,
     option(
         "--attach-to",
-        "Also attach an OpenVEX document to the images in this repository, unless the latest"
-        " attached one has the same statements.",
+        "Also attach an OpenVEX document to the images in this repository, unless the latest "
+        "attached document has the same statements.",
         metavar="HOST/REPOSITORY",
         panel=REGISTRY,
     ),
@@ -70,14 +70,14 @@ def cves(
     selection: Selection,
     severity: Annotated[
         Rating,
-        option("--severity", "The lowest severity at which the command fails. Vulnerabilities"
-                             " below it are counted but not listed.",
+        option("--severity",
+            "The lowest severity to fail at. Less severe vulnerabilities are counted but not "
+            "listed.",
                often=True, setting=True),
     ] = Rating.HIGH,
     ignore_unfixed: Annotated[
         bool,
-        option("--ignore-unfixed", "Fail only for vulnerabilities for which a fixed version"
-                                   " exists.",
+        option("--ignore-unfixed", "Fail only for vulnerabilities with a fixed version.",
                often=True),
     ] = False,
     report: Annotated[
@@ -97,12 +97,12 @@ def cves(
     """List known vulnerabilities of locked targets.
 
     Compares the Python and Debian packages of a lock, and CPython if it comes from a standalone
-    build, with the advisories of OSV. Only advisories are downloaded, and cached for a day; nothing
-    is built. `accept_cves:` in matrix.yaml accepts vulnerabilities until a given date.
+    build, with the advisories of OSV. Only advisories are downloaded. They are cached for a day.
+    `accept_cves:` in matrix.yaml accepts vulnerabilities until a given date.
 
     Exits with status 4 if a vulnerability of at least --severity is not accepted. If the server
-    cannot be reached, accepted and cached vulnerabilities are listed, with the packages that were
-    not checked, no document is written, and the exit status is 7.
+    cannot be reached, lists accepted and cached vulnerabilities and the packages that were not
+    checked, writes no document, and exits with status 7.
 
     Examples:
 
@@ -156,14 +156,14 @@ def _cases(session: Session, selection: Selection) -> list[CveCase]:
 
 
 def _records(session: Session) -> dict[str, Package]:
-    """The records of locked files by sha256, for the source packages of debs."""
+    """The records of locked files by sha256, which name the source packages of debs."""
     return packages.recorded([project_paths.catalogue().images, session.project.images])
 
 
 def _source(
     report: Path | None, server: str | None, *, offline: bool
 ) -> Callable[[Sequence[InstalledSource]], SourceAnswer]:
-    """The source of advisories; InputError for options that contradict each other."""
+    """The source of advisories. Raises InputError for options that cannot be combined."""
     if report is None:
         now = datetime.datetime.now(datetime.UTC)
         return OsvServer(server, Context.open(console, offline=offline), now).find
@@ -180,7 +180,7 @@ def _write_vex(
     reports: Sequence[CveReport],
     author: str,
 ) -> None:
-    """Write the OpenVEX document; LockStale if an image has no digest."""
+    """Write the OpenVEX document. Raises LockStale if an image has no digest."""
     now = datetime.datetime.now(datetime.UTC)
     pairs = list(zip(reports, _digests(session, cases), strict=True))
     codec.write_bytes(place, vex.document(pairs, author, now))
@@ -195,7 +195,10 @@ def _attach_vex(
     key: PrivateKey | None,
     plain_http: Sequence[str] | None,
 ) -> None:
-    """Attach an OpenVEX document to each image; InputError if one is not in the repository."""
+    """Attach an OpenVEX document to each image.
+
+    Raises InputError if one is not in the repository.
+    """
     client = Client(plain_http=plain_http or (), origin=True, reporter=console)
     now = datetime.datetime.now(datetime.UTC)
     subjects = [
@@ -209,7 +212,7 @@ def _attach_vex(
 
 
 def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
-    """The manifest of each image; LockStale if an image has no digest."""
+    """The digest of the manifest of each image. Raises LockStale if an image has no digest."""
     images = session.project.images
     return [
         image_digests.read_digests(images, case.lock).arch[case.arch].manifest for case in cases
@@ -217,7 +220,7 @@ def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
 
 
 def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoReturn:
-    """Print results from the matrix and the cache if the server is unreachable; raise `error`."""
+    """Print the results without the unreachable server, and raise `error`."""
     answer(reports, list(_lines(reports)))
     for of in dict.fromkeys(of for report in reports for of in report.sources):
         if any(len(report.unqueried) < report.packages for report in reports):
@@ -225,9 +228,9 @@ def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoRetu
     most = max((len(report.unqueried) for report in reports), default=0)  # of one image
     missing = count(most, "package")
     console.warn(
-        f"the result is incomplete, because there is no data about {missing}; to check without this"
-        " server, run: imgbuild show TARGET --sbom cyclonedx > FILE.cdx.json; grype"
-        " sbom:FILE.cdx.json -o json > FILE; imgbuild cves TARGET --report FILE"
+        f"the result is incomplete, because data is missing for {missing}; to check without this "
+        "server, run: imgbuild show TARGET --sbom cyclonedx > FILE.cdx.json; grype "
+        "sbom:FILE.cdx.json -o json > FILE; imgbuild cves TARGET --report FILE"
     )
     if console.json:  # the answer is on stdout already
         console.warn(error.message)
@@ -236,7 +239,7 @@ def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoRetu
 
 
 def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
-    """Counts and vulnerabilities of each report, then entries of the matrix to remove."""
+    """The counts and vulnerabilities of each report, and obsolete entries of the matrix."""
     for report in reports:
         yield from folded([_counts(report)])
         yield from aligned(
@@ -254,14 +257,14 @@ def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
         yield from folded(f"not checked: {name}" for name in report.unread)
     for acceptance in dict.fromkeys(entry for report in reports for entry in report.expired):
         yield from folded(
-            [f"warning: accept_cves: {acceptance.id} was accepted until {acceptance.expires}"]
+            [f"warning: accept_cves: the entry for {acceptance.id} expired on {acceptance.expires}"]
         )
     for acceptance in dict.fromkeys(entry for report in reports for entry in report.unused):
-        yield from folded([f"warning: accept_cves: no package has {acceptance.id}"])
+        yield from folded([f"warning: accept_cves: no package is affected by {acceptance.id}"])
 
 
 def _unqueried_lines(report: CveReport) -> Iterator[str]:
-    """The packages for which the source was not queried, the first ones by name."""
+    """A line with the packages that were not queried."""
     names = sorted(set(report.unqueried))
     if names and len(report.unqueried) < report.packages:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
@@ -306,7 +309,7 @@ def _counts(report: CveReport) -> str:
 
 
 def _end(reports: Sequence[CveReport]) -> None:
-    """AuditFailed if a vulnerability counts."""
+    """Raise AuditFailed if a vulnerability is not accepted."""
     for of in dict.fromkeys(of for report in reports for of in report.sources):
         console.info(f"advisories: {of}")
     failed = [report for report in reports if not report.ok]

@@ -1,4 +1,4 @@
-"""`imgbuild diagnose`: the first failure in a log, its cause and its cure."""
+"""Implements `imgbuild diagnose`, which finds the first failure in a log."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FILES = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="FILE...",
-        help="A log, plain or gzip-compressed, or the flight recorder dumps of all ranks, as files"
-        " or a folder. Default: stdin, also used for -.",
+        help="A log file (can be gzip-compressed), or the flight recorder dumps of all ranks, as "
+        "files or a folder. Default: stdin, which is also read for -.",
         show_default=False,
     ),
 ]
@@ -31,8 +31,8 @@ SHORT = Annotated[
     bool,
     option(
         "--short",
-        "Print only the first cause and its cure in one sentence, or nothing if no cause is"
-        " likely.",
+        "Print only the first cause and its cure in one sentence, or nothing if no likely cause "
+        "is found.",
     ),
 ]
 
@@ -43,11 +43,11 @@ def diagnose(files: FILES = None, short: SHORT = False) -> None:
 
     The log can have any size, be truncated, and contain interleaved ranks, colours, and prefixes of
     Ray, Slurm, docker and torchrun. Causes are derived from rules for common failures and from
-    facts, such as the versions that define a name, the package that provides a library, or the rank
-    that stopped first. Failures that follow from the first one are listed after it. `imgbuild
-    explain CODE` explains a finding.
+    facts, such as the versions of a package that define a name, or the rank that stopped first.
+    Failures that were caused by the first one are listed after it. `imgbuild explain CODE` explains
+    a finding.
 
-    Nothing is downloaded. The exit status is 0, whether or not a failure is found.
+    Nothing is downloaded. The exit status is 0 even if a failure is found.
 
     Examples:
 

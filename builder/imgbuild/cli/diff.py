@@ -1,4 +1,4 @@
-"""`imgbuild diff`: compares two images or locks by packages, by bytes or by files."""
+"""Implements `imgbuild diff`, which compares two images by packages or by files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SHOWN = 40  # differences that are printed; --json has all
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """A comparison and its subject: a target on one architecture, or two files."""
+    """A comparison of two files, or of the images of a target on one architecture."""
 
     name: str
     arch: Arch | None
@@ -57,9 +57,9 @@ def compare_files(
     *,
     docker: bool,
 ) -> None:
-    """Compare two images, or with `docker` imgbuild's image of each target with Docker's.
+    """Compare two images, or with `docker`, the images of each target built by imgbuild and Docker.
 
-    Exit status 1 if there is a difference that no entry of the lists accepts.
+    Exits with status 1 if a difference is not accepted.
     """
     accepted = [entry for path in accept for entry in read(path)]
     if docker:
@@ -104,7 +104,7 @@ def _with_docker(
 
 
 def _show(comparison: Comparison) -> None:
-    """Print refused differences in full, accepted ones by their reasons."""
+    """Print refused differences, and count accepted ones by reason."""
     reasons = Counter(each.reason for each in comparison.differences if each.reason)
     for reason, number in reasons.items():
         console.info(f"  accepted ({number}): {reason}")
@@ -152,22 +152,22 @@ FilesOption = Annotated[
 BuilderOption = Annotated[
     Builder,
     BUILDER(
-        "With docker, the files of each target's image are compared with those of the image that"
-        " Docker builds from the Dockerfile. Both are built."
+        "With docker, build each target with imgbuild and with Docker from the Dockerfile, and "
+        "compare the files of the two images."
     ),
 ]
 AcceptOption = Annotated[
     list[Path] | None,
     option(
         "--accept",
-        "With --files, a list of accepted differences, each with path, field and reason. Can be"
-        " repeated. With --builder docker, imgbuild's own list applies too.",
+        "With --files, a YAML list of accepted differences with path, field and reason. Can be "
+        "repeated. With --builder docker, imgbuild's list applies too.",
         metavar="FILE",
     ),
 ]
 FullOption = Annotated[
     bool,
-    FULL("Includes every package that differs."),
+    FULL("Includes all packages that differ."),
 ]
 
 
@@ -185,14 +185,14 @@ def diff(
 ) -> None:
     """Compare two images, by packages or by files.
 
-    By default, for each architecture: the size of the layers that a pull of image B downloads,
+    By default, prints for each architecture the size of the layers to download for image B,
     differences in CUDA, driver and GPUs, and the wheels and Debian packages that B adds, removes or
-    changes. If more than 20 packages differ, only the main ones and the number of the others are
-    shown; --full shows all. An image in a registry is read from its attached lock, without
+    changes. If more than 20 packages differ, only the main ones are shown, with the number of the
+    others; --full shows all. An image in a registry is read from its attached lock, without
     downloading layers.
 
     With --files, paths, types, modes, owners, link targets, attributes, contents and configuration
-    must be equal; times and the division into layers may differ. Nothing is unpacked to disk.
+    must be equal. Times and the division into layers can differ. Nothing is unpacked to disk.
 
     Examples:
 
@@ -219,14 +219,14 @@ def diff(
         raise InputError(message, hint=hint)
     if full and (files or docker):
         message = "--full cannot be used with --files or --builder docker"
-        raise InputError(message, hint="omit it; --json lists every difference of files")
+        raise InputError(message, hint="omit --full; --json lists every difference between files")
     if files or docker:
         work = Options(jobs=processes(jobs), offline=offline)
         compare_files(all_names, selection, accept or [], work, docker=docker)
         return
     if accept:
         message = "--accept requires --files or --builder docker"
-        raise InputError(message, hint="add --files, or omit it")
+        raise InputError(message, hint="add --files, or omit --accept")
     client = Client(plain_http=plain_http or (), reporter=console)
     old, new = (
         diff_sides.select_arches(

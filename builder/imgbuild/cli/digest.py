@@ -1,4 +1,4 @@
-"""`imgbuild digest`: prints the digest of an image, computed from its lock alone."""
+"""Implements `imgbuild digest`, which prints the digest of an image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imgbuild.values import Arch, Digest
 
 
 class Digests(msgspec.Struct, frozen=True, kw_only=True):
-    """The digests of a target: of the whole image, and of the manifest on each architecture."""
+    """The digests of a target: of the image, and of the manifest for each architecture."""
 
     target: str
     digest: Digest
@@ -25,10 +25,10 @@ class Digests(msgspec.Struct, frozen=True, kw_only=True):
 
 @verb
 def digest(selection: Selection) -> None:
-    """Print the digest of an image, from its lock.
+    """Print the digest of an image, computed from its lock.
 
-    For one architecture, this is the digest of its manifest; for several, that of the index. Only
-    lock.json and digests.json are read.
+    For one architecture, prints the digest of the manifest. For several architectures, prints the
+    digest of the index. Only lock.json and digests.json are read.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""`imgbuild doctor`: shows which targets this machine can run, and checks an image on it."""
+"""Implements `imgbuild doctor`, which checks machines for targets, and images on this machine."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class AnotherMachine(Group, frozen=True, kw_only=True):
     """A machine to check instead of this one."""
 
     driver: Annotated[
-        str | None, DRIVER("Checks a machine with this driver instead of this one.")
+        str | None, DRIVER("Check a machine with this driver instead of this machine.")
     ] = None
     gpu: Annotated[
         list[str] | None,
-        GPU("Checks a machine with this GPU instead of this one. Can be repeated."),
+        GPU("Check a machine with this GPU instead of this machine. Can be repeated."),
     ] = None
     arch: Annotated[
         list[Arch] | None,
@@ -65,20 +65,23 @@ class AnotherMachine(Group, frozen=True, kw_only=True):
     ] = None
 
     def filters(self) -> str:
-        """The equivalent options of `imgbuild list`, which accepts one GPU."""
+        """The equivalent options for `imgbuild list`, which accepts only one GPU."""
         words = ["--driver", self.driver] if self.driver else []
         words += ["--gpu", self.gpu[0]] if self.gpu and len(self.gpu) == 1 else []
         words += [word for arch in self.arch or () for word in ("--arch", arch)]
         return "".join(f" {quoting.word(word)}" for word in words)
 
     def host(self, *, inside: bool) -> Host | None:
-        """The machine, None if no option is given; InputError if an image is to be checked."""
+        """The described machine. None if no option is given.
+
+        Raises InputError if an image is to be checked.
+        """
         if self.driver is None and not self.gpu and not self.arch:
             return None
         if inside:
             message = "--driver, --gpu and --arch cannot be combined with --through"
             raise InputError(message, hint="images are always checked on this machine")
-        arch = at_most_one(self.arch, "a machine has one architecture")
+        arch = at_most_one(self.arch, "a machine can have only one architecture")
         return _machine.described(self.driver, self.gpu or [], arch)
 
 
@@ -89,8 +92,8 @@ def doctor(
     through: Annotated[
         Engine | None,
         THROUGH(
-            "Runs checks inside the image of one target with docker, podman, root, or apptainer,"
-            " which uses the user's home folder and environment."
+            "Check inside the image of one target with docker, podman, root, or apptainer, which "
+            "uses the user's home folder and environment."
         ),
     ] = None,
     sif: Annotated[
@@ -98,7 +101,7 @@ def doctor(
         SIF_FILE("Requires --through apptainer. By default, a SIF file is built for the check."),
     ] = None,
     gpus: Annotated[
-        str, GPUS("The check fails if fewer are visible in the container. Requires --through.")
+        str, GPUS("The check fails if the container has fewer GPUs. Requires --through.")
     ] = "0",
     shared: SharedMemory = 0,
     apptainer: Apptainer = None,
@@ -116,19 +119,19 @@ def doctor(
 
     Compares the driver, GPUs and architecture with the requirements of each locked target. Reads
     /proc, the versions of docker, podman and apptainer, and the output of nvidia-smi if it is
-    installed. Needs no GPU and changes nothing. If targets are named, only these are checked, and
-    the exit status is 1 if one of them cannot run. Images contain their own glibc, so that of the
-    machine is shown for information only.
+    installed. Needs no GPU and changes nothing. If targets are specified, checks only these, and
+    exits with status 1 if one of them cannot run. The glibc version of the machine is shown for
+    information, because images contain glibc.
 
-    Targets whose CUDA release the driver fully supports are listed first, then those that run on an
-    older driver of the same major release. In both groups, recommended targets are listed first. A
-    general target (vLLM, TRL) is suggested before one with another framework. Retired targets are
+    Targets whose CUDA release the driver fully supports are listed before targets that run on an
+    older driver of the same major release. In each group, recommended targets are listed first.
+    General targets (vLLM, TRL) are preferred to targets with other frameworks. Retired targets are
     marked, and suggested only if no other target can run. --driver, --gpu and --arch describe
     another machine.
 
-    With --through, runs a check of a few seconds inside an image for problems of this machine:
-    packages in the home folder or in PYTHONPATH, folders, limits, shared memory and the driver.
-    Exits with status 1 if the check finds an error.
+    With --through, checks inside an image for problems of this machine: packages in the home folder
+    or in PYTHONPATH, folders, limits, shared memory and the driver. Exits with status 1 if the
+    check finds an error.
 
     Examples:
 
@@ -172,7 +175,7 @@ def doctor(
 
 
 def _require_fits(diagnosis: Diagnosis) -> None:
-    """WorkFailed if a target does not fit; with `--json` Exit, since the result was printed."""
+    """Raise WorkFailed if a target does not fit, or Exit with `--json`."""
     unfit = [verdict.target for verdict in diagnosis.verdicts if not verdict.fits]
     if unfit and console.json:
         raise typer.Exit(WorkFailed.exit_code)
@@ -183,7 +186,7 @@ def _require_fits(diagnosis: Diagnosis) -> None:
 
 
 def _needs_of_targets(project: Project, selected: Sequence[SelectedLock]) -> list[TargetNeeds]:
-    """The requirements of the targets, and whether the matrix recommends or has retired them."""
+    """The requirements of the targets, and whether the targets are recommended or retired."""
     targets = published.load(project.matrix).targets
     rows = [(item.lock, targets.get(item.lock.target)) for item in selected]
     return [
@@ -198,11 +201,11 @@ def _needs_of_targets(project: Project, selected: Sequence[SelectedLock]) -> lis
 
 
 def _require_through(inside: Mapping[str, object]) -> None:
-    """InputError for an option that needs --through."""
+    """Raise InputError for an option that needs --through."""
     for flag, value in inside.items():
         if value:
             message = f"{flag} requires --through, because it applies only inside an image"
-            raise InputError(message, hint="add --through docker, podman, root or apptainer")
+            raise InputError(message, hint="specify --through docker, podman, root or apptainer")
 
 
 def _check_image(
@@ -212,13 +215,13 @@ def _check_image(
     through: str,
     options: InspectOptions,
 ) -> None:
-    """Run the checks inside the image of the target; Exit 1 if there is an error."""
+    """Run the checks inside the image of the target. Raises Exit 1 if there is an error."""
     if through != "apptainer" and (sif is not None or options.words):
         message = f"--sif-file and --apptainer cannot be combined with --through {through}"
         raise InputError(message, hint="omit them, or use --through apptainer")
     if sif is not None and not sif.exists():
         message = f"--sif-file {sif}: no such file"
-        raise InputError(message, hint="create one with: imgbuild build TARGET --format sif")
+        raise InputError(message, hint="run imgbuild build TARGET --format sif")
     session = open_session(selection.matrix, names=selection.named)
     name = single([item.name for item in session.select(selection.named)])
     locked = lock_file.read_lock(session.project.images, name)
@@ -254,7 +257,7 @@ def _rows(project: Project, host: Host) -> dict[str, TableRow]:
 
 
 def _style(line: str) -> list[tuple[str, str]]:
-    """Results in colours: green if a target fits, red if it does not."""
+    """The colour of a result: green if a target fits, red if it does not."""
     for word, style in (("fits:", "green"), ("does not fit:", "red"), ("use:", "bold green")):
         if line.startswith(word):
             return [(word, style), (line.removeprefix(word), "")]
@@ -277,7 +280,7 @@ def _machine_rows(host: Host) -> Iterable[str]:
     if host.described:
         yield from aligned(
             [
-                ("machine", f"{host.arch}, a machine described by options"),
+                ("machine", f"{host.arch}, described by options"),
                 ("driver", host.driver or "not given"),
                 *(
                     ("GPU", f"{gpu.name}, compute capability {gpu.capability}")

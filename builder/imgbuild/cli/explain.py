@@ -1,4 +1,4 @@
-"""`imgbuild explain`: the explanation of a finding's code."""
+"""Implements `imgbuild explain`, which explains the code of a finding."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ WIDTH = 80
 
 @verb
 def explain(code: CODE) -> None:
-    """Explain the code of a finding of diagnose or audit.
+    """Explain a finding of diagnose or audit by its code.
 
-    Prints the cause, the cure and an example. `imgbuild diagnose` and `imgbuild audit` print the
-    codes.
+    Prints the cause, the cure and an example. Codes are in the output of `imgbuild diagnose` and
+    `imgbuild audit`.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`imgbuild help`: the help of a command."""
+"""Implements `imgbuild help`, which shows the help of a command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def show_help(
 ) -> None:
     """Show the help of a command.
 
-    The same as COMMAND --help.
+    Equivalent to COMMAND --help.
 
     Example:
 

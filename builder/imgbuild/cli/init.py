@@ -1,4 +1,4 @@
-"""`imgbuild init`: create a project of your own from a published target."""
+"""Implements `imgbuild init`, which creates a project from a published target."""
 
 from __future__ import annotations
 
@@ -66,46 +66,46 @@ ExtendsOption = Annotated[
 ]
 TargetOption = Annotated[
     list[str] | None,
-    TARGET("Starts from this target instead of the best match."),
+    TARGET("Start from this target instead of the best match."),
 ]
 LockOption = Annotated[
     str | None,
     LOCK(
-        "A folder or URL with lock.json and digests.json, or a checkout of imgbuild whose targets"
-        " are considered. Default: the catalogue that is installed with imgbuild."
+        "Where to read targets: a folder or URL with lock.json and digests.json, or a checkout "
+        "of imgbuild. Default: the catalogue that is installed with imgbuild."
     ),
 ]
 ImageOption = Annotated[
     str,
     option(
         "--image",
-        "Where the layers are published: HOST/REPOSITORY, or oci:FOLDER. By default, they are"
-        " built from the lock.",
+        "Where the layers are published: HOST/REPOSITORY, or oci:FOLDER. By default, layers are "
+        "built from the lock.",
         metavar="PLACE",
         panel=SELECT,
     ),
 ]
-CudaOption = Annotated[str | None, CUDA("Considers only targets of this release.")]
+CudaOption = Annotated[str | None, CUDA("Only targets of this release are considered.")]
 DriverOption = Annotated[str | None, DRIVER("Default: the driver of this machine.")]
 GpuOption = Annotated[
     list[str] | None,
     GPU(
-        "Considers only targets that support it. Can be repeated. Default: the GPUs of this"
-        " machine."
+        "Only targets that support this GPU are considered. Can be repeated. Default: the GPUs "
+        "of this machine."
     ),
 ]
 FromOption = Annotated[
     list[str] | None,
     FROM(
-        "A file, a folder, or a git URL with @REVISION, whose requirements are used instead of"
-        " those in the current folder. Can be repeated."
+        "Read requirements from this file, folder, or git URL with @REVISION instead of the "
+        "current folder. Can be repeated."
     ),
 ]
 ExtraOption = Annotated[
     list[str] | None,
     option(
         "--extra",
-        "An extra of the project to include. Can be repeated.",
+        "Include this extra of the project. Can be repeated.",
         metavar="NAME",
         panel=READ,
     ),
@@ -114,7 +114,7 @@ GroupOption = Annotated[
     list[str] | None,
     option(
         "--group",
-        "A dependency group of the project to include. Can be repeated.",
+        "Include this dependency group of the project. Can be repeated.",
         metavar="NAME",
         panel=READ,
     ),
@@ -144,7 +144,7 @@ AddOption = Annotated[
     list[str] | None,
     option(
         "--add",
-        "A Python package to add, such as wandb or 'peft>=0.15'. Can be repeated.",
+        "Add this Python package, such as wandb or 'peft>=0.15'. Can be repeated.",
         metavar="PACKAGE",
         panel=ADD,
         often=True,
@@ -158,16 +158,14 @@ FileOption = Annotated[
     list[str] | None,
     option(
         "--file",
-        "A file to copy, and its path in the image. Can be repeated.",
+        "Copy the file FROM to the path TO in the image. Can be repeated.",
         metavar="HERE:THERE",
         panel=ADD,
     ),
 ]
 RefreshOption = Annotated[
     bool,
-    option(
-        "--refresh", "Copy the locks of published targets again, from the source in the matrix."
-    ),
+    option("--refresh", "Copy the locks of published targets again from the source in the matrix."),
 ]
 
 
@@ -186,11 +184,11 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
     arch: OneArch = None
 
     def request(self, extends: str | None) -> ChoiceRequest:
-        """The criteria of the choice; `extends` is a target whose versions must not change."""
+        """The criteria for a target. Versions of the target `extends` must not change."""
         if len(self.target or ()) + (extends is not None) > 1:
-            message = "--target and --extends select more than one target"
+            message = "--target and --extends cannot be combined"
             raise InputError(message, hint="specify one of them")
-        arch = at_most_one(self.arch, "a project is based on one target")
+        arch = at_most_one(self.arch, "a project can be based on only one target")
         arch = arch or Arch.parse(platform.machine())
         return ChoiceRequest(
             host=self._host(arch),
@@ -203,7 +201,7 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
         )
 
     def _host(self, arch: Arch) -> Host:
-        """The machine on which the image must run, as far as known."""
+        """The machine that must be able to run the image. Unknown properties are empty."""
         here = accelerators()
         if here.arch != arch:
             here = Host(arch=arch)
@@ -228,9 +226,9 @@ class Additions(Group, frozen=True, kw_only=True):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """A project that was created: its row, and the files that were written.
+    """A new project: its row, and the files that were written.
 
-    `read` and `choice` are None for a project without files that declare requirements.
+    `read` and `choice` are None if no file declares requirements.
     """
 
     name: str
@@ -242,7 +240,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """The targets to choose from: `place` is the `from` of the chosen one, `image` its layers."""
+    """The targets to choose from, with the values of `from` and `image` in the matrix."""
 
     catalogue: Project
     place: str
@@ -262,15 +260,15 @@ def init_project(
     """Create an image for a project, based on the best matching target.
 
     Reads the requirements of the project in the current folder from requirements files,
-    pyproject.toml, lock files, setup.cfg, environment.yml or a Dockerfile. Compares them with every
-    target, prints the three best matches, and writes matrix.yaml with a row that refers to these
-    files. All other files are written to .imgbuild/. Existing files are not changed. Without such
-    files, the image extends the recommended target.
+    pyproject.toml, lock files, setup.cfg, environment.yml or a Dockerfile. Compares the
+    requirements with every target, prints the three best matches, and writes matrix.yaml with a row
+    that refers to these files. All other files are written to .imgbuild/. Existing files are not
+    changed. If no file declares requirements, the image extends the recommended target.
 
-    If a tested target satisfies all requirements of the project, the row `extends` this target and
-    keeps its versions. Otherwise, the row is `like` the target: versions are solved again, and the
-    target's versions are preferred. If requirements cannot be satisfied, all of them are listed and
-    nothing is written.
+    If a tested target satisfies all requirements of the project, the row has `extends: TARGET` and
+    keeps the versions. Otherwise, it has `like: TARGET`: versions are solved again, and the
+    versions of the target are preferred. If requirements cannot be satisfied, all of them are
+    listed and nothing is written.
 
     Examples:
 
@@ -292,7 +290,7 @@ def init_project(
     catalogue = _catalogue(lock)
     if extends is None and catalogue is None:
         message = f"--lock {lock} has no {MATRIX}, so --extends is required"
-        raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
+        raise InputError(message, hint="run imgbuild init my-image --extends TARGET --lock PLACE")
     path = Path.cwd() / MATRIX
     init.refuse_existing(path)
     request = project.request(extends)
@@ -325,7 +323,7 @@ def init_project(
 
 
 def _script(folder: Path) -> str:
-    """The only train*.py or main.py of the folder as a word of a shell; else SCRIPT."""
+    """The only train*.py or main.py in the folder, quoted for a shell, else SCRIPT."""
     names = [path.name for path in (*folder.glob("train*.py"), *folder.glob("main.py"))]
     return quoting.word(names[0]) if len(names) == 1 else "SCRIPT"
 
@@ -339,7 +337,10 @@ def _start(
     additions: Additions,
     context: Context,
 ) -> Started:
-    """Choose a target and write the matrix; NoSolution with all unsatisfiable requirements."""
+    """Choose a target and write the matrix.
+
+    Raises NoSolution with all requirements that cannot be satisfied.
+    """
     for line in _project_report.read_lines(files):
         console.info(line)
     more = tuple(repository_name.with_name(word, context) for word in additions.add or ())
@@ -411,13 +412,14 @@ def _refuse(
     declared: Declared,
     failures: Sequence[ImgbuildError],
 ) -> None:
-    """NoSolution with every requirement that cannot be satisfied, and the remedies.
+    """Raise NoSolution with all requirements that cannot be satisfied, and remedies.
 
-    `failures` are those of git repositories, raised unchanged if there are no others.
+    `failures` are errors of git repositories. They are raised unchanged if all requirements can be
+    satisfied.
     """
     chosen = choice.chosen
     if request.extends and chosen.changed:
-        message = f"the versions in {chosen.target} do not satisfy the project's requirements"
+        message = f"the versions in {chosen.target} do not satisfy the requirements of the project"
         hint = (
             f"run imgbuild init --target {chosen.target} to change these versions, or accept the"
             " target's version of a package with --relax PACKAGE"
@@ -497,7 +499,7 @@ def _extend(
     image: str,
     additions: Additions,
 ) -> None:
-    """Write a matrix that extends a target, for a folder without a project's files."""
+    """Write a matrix that extends a target, if no file declares requirements."""
     plain = [word for word in additions.add or () if not _has_more(word)]
     extension = WantedExtension(
         name=name,
@@ -516,7 +518,7 @@ def _extend(
 
 
 def _has_more(word: str) -> bool:
-    """Whether a requirement has an extra, a URL or a marker, which `requires:` does not allow."""
+    """Whether a requirement has an extra, a URL or a marker, which `requires:` cannot contain."""
     try:
         requirement = parse_requirement(word)
     except InvalidRequirement:
@@ -525,7 +527,7 @@ def _has_more(word: str) -> bool:
 
 
 def _catalogue(lock: str | None) -> Project | None:
-    """The checkout at `lock`, without `lock` the installed catalogue; None for locks alone."""
+    """The checkout at `lock`, or the installed catalogue. None if `lock` has only locks."""
     if lock is None:
         return project_paths.catalogue()
     path = Path(lock).expanduser()
@@ -533,7 +535,7 @@ def _catalogue(lock: str | None) -> Project | None:
 
 
 def _select_target(catalogue: Project, extends: str | None) -> str:
-    """The selected target of the catalogue; NothingSelected if it has no such lock."""
+    """The selected target of the catalogue. Raises NothingSelected if it has no such lock."""
     if extends is None:
         targets = load(catalogue.matrix).targets
         stacks = {name: target.recommended for name, target in targets.items()}

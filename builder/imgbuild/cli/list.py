@@ -1,4 +1,4 @@
-"""`imgbuild list`: the targets of the matrix as a table, with filters and columns."""
+"""Implements `imgbuild list`, which lists the targets of the matrix."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ With = Annotated[
     ),
 ]
 Cuda = Annotated[
-    str | None, CUDA("Selects targets of this release; 12 selects all CUDA 12 releases.")
+    str | None, CUDA("Select targets of this release; 12 selects all CUDA 12 releases.")
 ]
-Gpu = Annotated[str | None, GPU("Selects targets with code for this GPU.")]
-Driver = Annotated[str | None, DRIVER("Selects targets that run with this driver.")]
+Gpu = Annotated[str | None, GPU("Select targets with code for this GPU.")]
+Driver = Annotated[str | None, DRIVER("Select targets that run with this driver.")]
 PythonVersion = Annotated[
     list[str] | None,
     PYTHON(
-        "Selects targets with this version; a range such as '>=3.12' and a major version such as 3"
-        " are accepted. Can be repeated or comma-separated."
+        "Select targets with this version, which can be a range such as '>=3.12' or a major "
+        "version such as 3. Can be repeated or comma-separated."
     ),
 ]
 Fits = Annotated[
@@ -80,7 +80,12 @@ Fits = Annotated[
 ]
 State = Annotated[
     list[Condition] | None,
-    option("--state", "Select targets in this state. Can be repeated.", panel=SELECT),
+    option(
+        "--state",
+        "Select targets in this state. The state needs means that a target requires another "
+        "index, or a wheel that you supply. Can be repeated.",
+        panel=SELECT,
+    ),
 ]
 
 
@@ -97,7 +102,7 @@ TestedOn = Annotated[
 
 
 class Filters(Group, frozen=True, kw_only=True):
-    """Filters of the listed targets; a target must match all that are given."""
+    """Filters for targets. A target must match all filters that are given."""
 
     package: With = None
     cuda: Cuda = None
@@ -109,7 +114,7 @@ class Filters(Group, frozen=True, kw_only=True):
     state: State = None
 
     def words(self) -> list[str]:
-        """The filters as they were given."""
+        """The filters as options of the command line."""
         return [
             *(f"--with {requirement}" for requirement in self.package or ()),
             *([f"--cuda {self.cuda}"] if self.cuda else []),
@@ -123,14 +128,14 @@ class Filters(Group, frozen=True, kw_only=True):
 
     @property
     def arches(self) -> list[Arch]:
-        """The architecture of the machines that have the GPU, if only one architecture has it."""
+        """The architecture of machines with the GPU. Empty if the GPU is available on several."""
         arch = _machine.gpu(self.gpu).arch if self.gpu is not None else None
         return [arch] if arch else []
 
     def nothing(
         self, matrix: Matrix, arches: Sequence[Arch], project: Project, reason: str = ""
     ) -> NothingSelected:
-        """The error if no row matches, with the filters, `reason` and the best match."""
+        """The error if no row matches. It contains the filters, `reason` and the best match."""
         given = self.words() + [f"--arch {arch}" for arch in arches]
         requests = {
             normalize(requirement.name): str(requirement.specifier)
@@ -159,7 +164,7 @@ class Filters(Group, frozen=True, kw_only=True):
         machine = [word for word in given if word.startswith(("--gpu ", "--driver "))]
         if machine:
             words = " ".join(quoting.word(part) for each in machine for part in each.split(" ", 1))
-            nearest = f"reasons: imgbuild doctor {words}; {nearest}"
+            nearest = f"to show the reasons, run: imgbuild doctor {words}; {nearest}"
         message = f"no target matches {' '.join(given) or 'the selection'}"
         pythons = {base.python for base in matrix.bases.values()}
         wanted = _pythons(self.python or ())
@@ -172,7 +177,7 @@ class Matcher:
     """Tests rows of a project against filters."""
 
     def __init__(self, filters: Filters, project: Project) -> None:
-        """InputError if a filter cannot be read."""
+        """Raise InputError if a filter is invalid."""
         self._filters, self._project = filters, project
         self._needed = [_requirement(requirement) for requirement in filters.package or ()]
         self._model = _machine.gpu(filters.gpu) if filters.gpu is not None else None
@@ -182,17 +187,17 @@ class Matcher:
         self._fits: dict[str, list[TargetFit]] = {}
 
     def matches(self, row: TableRow, condition: Condition | None) -> bool:
-        """Whether a row in a state matches; the state may be None if states are not filtered."""
+        """Whether a row in a state matches. The state can be None if states are not filtered."""
         states = self._filters.state
         return (not states or condition in states) and self.matches_in_any_state(row)
 
     def matches_in_any_state(self, row: TableRow) -> bool:
-        """Whether a row matches all filters but that of states."""
+        """Whether a row matches all filters except `--state`."""
         tested = self._filters.tested is None or any(run.good for run in self._runs(row))
         return tested and self._untested_matches(row)
 
     def _untested_matches(self, row: TableRow) -> bool:
-        """Whether a row matches all filters but those of states and tests."""
+        """Whether a row matches all filters except `--state` and `--tested`."""
         cuda = self._filters.cuda
         return (
             (cuda is None or cuda in (row.cuda, row.cuda.split(".")[0]))
@@ -203,7 +208,7 @@ class Matcher:
         )
 
     def failed(self, rows: Iterable[TableRow]) -> list[str]:
-        """A note on rows that failed on `--tested`'s GPU and match the other filters, if any."""
+        """A note on rows that failed on the GPU of `--tested` and match other filters, or ""."""
         names = [
             row.target + (table.RETIRED if row.retired else "")
             for row in rows
@@ -211,15 +216,15 @@ class Matcher:
             and any(not run.good for run in self._runs(row))
             and self._untested_matches(row)
         ]
-        where = "the failures: imgbuild show TARGET --tests"
+        where = "to show the failures, run: imgbuild show TARGET --tests"
         return [f"failed on {self._filters.tested}: {', '.join(names)}; {where}"] if names else []
 
     def _runs(self, row: TableRow) -> list[RecordedRun]:
-        """The runs on the GPU of `--tested`."""
+        """The test runs on the GPU of `--tested`."""
         return table.runs_on(table.with_images(self._project, row), self._filters.tested or "")
 
     def restricted(self, rows: Iterable[TableRow]) -> list[str]:
-        """The targets of `rows` that the driver of `--driver` runs only with a restriction."""
+        """The targets of `rows` that run only with a restriction on the driver of `--driver`."""
         if not self._driver:
             return []
         return [
@@ -229,7 +234,7 @@ class Matcher:
         ]
 
     def too_old(self, rows: Iterable[TableRow]) -> str:
-        """Why the GPU of `--gpu` is too old for all `rows`; "" if it is not."""
+        """The reason if the GPU of `--gpu` is too old for all `rows`, or ""."""
         able = {
             capability
             for row in rows
@@ -240,17 +245,17 @@ class Matcher:
         if self._model is None or not gpus.older(self._model.capability, lowest):
             return ""
         own = f"GPU {self._filters.gpu} has compute capability {self._model.capability}"
-        return f": {own}, images need at least {lowest}"
+        return f": {own}, but images require at least {lowest}"
 
     def _fitting(self, row: TableRow) -> list[TargetFit]:
-        """The images of the row that run on the GPU and the driver of the filters."""
+        """The images of the row that run on the GPU and the driver in the filters."""
         if row.target not in self._fits:
             self._fits[row.target] = _fits(self._project, row, self._model, self._driver)
         return self._fits[row.target]
 
 
 def _pythons(given: Sequence[str]) -> list[SpecifierSet]:
-    """The releases of Python that `--python` names; a part with a comma is a list of versions."""
+    """Parse the values of `--python`, which can be comma-separated."""
     specs = []
     for text in given:
         for part in [text] if text[:1] in "<>=!~" else text.split(","):
@@ -260,22 +265,20 @@ def _pythons(given: Sequence[str]) -> list[SpecifierSet]:
                 specs.append(SpecifierSet(text_of))
             except InvalidSpecifier as error:
                 message = f"--python {text}: expected a version such as 3.11, or '>=3.12'"
-                hint = "`imgbuild list --wide` shows the versions"
+                hint = "to show the versions, run: imgbuild list --wide"
                 raise InputError(message, hint=hint) from error
     return specs
 
 
 def _requirement(text: str) -> Requirement:
-    hint = "such as: --with verl, --with 'verl>=0.6'"
+    hint = "specify, for example, --with verl or --with 'verl>=0.6'"
     try:
         requirement = parse_requirement(text)
     except InvalidRequirement as error:
-        message = f"--with {text}: not a package with a version specifier"
+        message = f"--with {text}: invalid package or version specifier"
         raise InputError(message, hint=hint) from error
     if requirement.marker or requirement.url:
-        message = (
-            f"--with {text}: expected a package with a version specifier, without a marker or URL"
-        )
+        message = f"--with {text}: markers and URLs are not supported"
         raise InputError(message, hint=hint)
     return requirement
 
@@ -283,7 +286,7 @@ def _requirement(text: str) -> Requirement:
 def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:
     """Whether the pins of the row, or else its locks, satisfy each of `needed`.
 
-    Of a requirement with extras, an image must also have what the extras require.
+    The requirements of extras must be satisfied, too.
     """
     extras = [requirement for requirement in needed if requirement.extras]
     if extras and not _have_extras(project, row.target, extras):
@@ -300,7 +303,7 @@ def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool
 
 
 def _have_extras(project: Project, target: str, needed: Sequence[Requirement]) -> bool:
-    """Whether an image of a target has what the extras of `needed` require, by `packages.json`."""
+    """Whether an image of a target satisfies the extras of `needed`, by `packages.json`."""
     lock = lock_file.find_lock(project.images, target)
     if lock is None:
         return False
@@ -323,7 +326,7 @@ def _have_extras(project: Project, target: str, needed: Sequence[Requirement]) -
 def _has_extra(
     lines: Iterable[str], extra: str, values: Mapping[str, str], versions: Mapping[str, str]
 ) -> bool:
-    """Whether `versions` satisfy the requirements that only `extra` adds; False without any."""
+    """Whether `versions` satisfy the requirements of `extra`. False if the extra has none."""
     requirements = (valid_requirement(line) for line in lines)
     added = [
         each
@@ -346,16 +349,16 @@ def _needs_of(project: Project, target: str) -> TargetNeeds | None:
 
 
 def _image_needs(project: Project, row: TableRow) -> TargetNeeds:
-    """The requirements of the row's images; without a lock those expected by its values."""
+    """The requirements of the row's images. Without a lock, they are estimated from the row."""
     return _needs_of(project, row.target) or targets.planned(
         row.target, row.cuda, row.arch, row.gpu
     )
 
 
 def _fits(project: Project, row: TableRow, model: GpuModel | None, driver: str) -> list[TargetFit]:
-    """The images of the row that run on a GPU and a driver, by the rules of `imgbuild doctor`.
+    """The images of the row that run on a GPU and a driver, according to `imgbuild doctor`.
 
-    Without a lock, the values of the row are compared. `driver` is "" for any.
+    Without a lock, the values of the row are used. If `driver` is "", any driver is accepted.
     """
     offered = _image_needs(project, row)
     card = () if model is None else (HostGpu(name="GPU", capability=model.capability),)
@@ -369,7 +372,7 @@ def _fits(project: Project, row: TableRow, model: GpuModel | None, driver: str) 
 
 
 def _judge(project: Project) -> Callable[[TableRow], bool]:
-    """Whether a target runs on this machine, by the rules of `imgbuild doctor`."""
+    """A predicate for targets that run on this machine, as in `imgbuild doctor`."""
     host = read_host()
     if not targets.comparable(host):
         console.warn("no GPU and driver were found, so --fits compares only the other requirements")
@@ -394,7 +397,7 @@ WideOption = Annotated[
 ]
 FormOption = Annotated[
     ListFormat,
-    FORMAT("One of text, or markdown, which has all columns."),
+    FORMAT("The output format: text, or markdown with all columns."),
 ]
 
 
@@ -410,9 +413,9 @@ Runs = Annotated[
     list[Path] | None,
     option(
         "--runs",
-        "List the locked targets that can run the code at this path, best match first, and the"
-        " errors in the others. Targets whose facts are not in the cache are not checked. Can be"
-        " repeated.",
+        "List the locked targets that can run the code at this path, best match first, and the "
+        "errors in other targets. Targets whose facts are not in the cache are not checked. Can "
+        "be repeated.",
         metavar="PATH",
         panel=SELECT,
         often=True,
@@ -432,20 +435,18 @@ def list_targets(
 ) -> None:
     """List the targets of the matrix with versions, states and test results.
 
-    Without names, all targets are listed except retired ones, which a newer target has replaced;
-    --all includes them. Targets with * are recommended for their stack, and are listed first. The
-    column "tested" shows the GPUs and the month of the highest tier of smoke tests that passed,
+    Without names, lists all targets except retired ones, which have been replaced by a newer
+    target; --all includes retired targets. Targets with * are recommended for their stack, and are
+    listed first. A target must match all given filters. A narrow terminal shows no months, and a
+    wide terminal shows more columns: the oldest driver, the download size and other packages.
+
+    The column "tested" shows the GPUs and the month of the highest tier of smoke tests that passed,
     such as "2 H200 2026-11", or only the tier if it needs no GPU. It shows "failed" if the latest
     run of a tier failed, "-" if the image has no test record, and "not locked" (or "plan" on a
-    narrow terminal) if the target has no image. Test records for arm64 are included with --arch
-    arm64, or with --gpu and a GPU of an arm64 machine. Test runs of images with the same
-    configuration are included; --wide shows their digests. A narrow terminal shows no months, and a
-    wide one shows more columns: the oldest driver, the download size and other packages. A target
-    must match all given filters.
-
-    A target is locked, stale, not locked, or needs something that the default index does not
-    provide: another index, or a wheel that you supply. --json includes all values of the matrix,
-    the reasons for missing architectures, and the test records.
+    narrow terminal) if the target has no image. Test runs of images with the same configuration are
+    included; --wide shows their digests. Test records for arm64 are included with --arch arm64, or
+    if --gpu selects a GPU of an arm64 machine. --json includes all values of the matrix, the
+    reasons for missing architectures, and the test records.
 
     Examples:
 
@@ -521,7 +522,7 @@ def list_targets(
 
 
 def _wide(rows: Sequence[TableRow], width: int) -> list[str]:
-    """The table of all columns, or a paragraph for each target if the terminal is narrower."""
+    """The table of all columns, or a paragraph for each target if the terminal is too narrow."""
     lines = aligned(table.cells(rows), width=sys.maxsize)
     return table.blocks(rows, width) if max(map(len, lines)) > width else lines
 
@@ -529,20 +530,20 @@ def _wide(rows: Sequence[TableRow], width: int) -> list[str]:
 def _notes(
     rows: Sequence[TableRow], hidden: Sequence[str], restricted: Sequence[str], *, wide: bool
 ) -> Iterator[str]:
-    """The meaning of the marks in the table, and notes on omitted rows."""
+    """Explanations of the marks in the table, and notes on omitted rows."""
     if not wide and any(row.recommended for row in rows):
-        yield "* recommended; other packages and columns: imgbuild list --wide"
+        yield "* * recommended; to show more packages and columns, run: imgbuild list --wide"
     if not wide and not all(row.images for row in rows):
-        yield f"not locked ({table.PLANNED}): imgbuild show TARGET lists the reasons"
+        yield f"not locked ({table.PLANNED}); to show the reasons, run: imgbuild show TARGET"
     if hidden:
-        yield f"retired: {len(hidden)}, listed by: imgbuild list --all"
+        yield f"retired: {len(hidden)}; to list them, run: imgbuild list --all"
     if restricted:
         names = ", ".join(restricted)
-        yield f"with a restriction on this driver, which imgbuild doctor explains: {names}"
+        yield f"restricted on this driver, as explained by imgbuild doctor: {names}"
 
 
 def _style(line: str) -> list[tuple[str, str]]:
-    """The head is bold, recommended targets are green, failed tests red."""
+    """The style of a line: header, recommended target or failed test."""
     name, gap, rest = line.partition("  ")
     if name in ("name", "target"):
         return [(line, "bold")]
@@ -553,22 +554,22 @@ def _style(line: str) -> list[tuple[str, str]]:
 
 
 def _answer_runs(selection: Selection, names: Sequence[str], paths: Sequence[Path]) -> None:
-    """Print which of the targets run the code at `paths`."""
+    """Print which targets can run the code at `paths`."""
     session = open_session(selection.matrix, Options(offline=True), selection.named)
     arches = selection.arches or [Arch.parse(platform.machine())]
     results = cached_code_audit.fits(session, names, arches, paths)
     if not results:
         message = "no selected target is locked for this architecture"
-        raise NothingSelected(message, hint="--runs compares code with locked packages")
+        raise NothingSelected(message, hint="lock a target, or omit --runs")
     answer(results, folded(_runs_lines(results)))
     unknown = next((fit.target for fit in results if fit.unread), "")
     if unknown:
         words = " --code ".join(shlex.quote(str(path)) for path in paths)
-        console.info(f"to read the packages of a target: imgbuild audit {unknown} --code {words}")
+        console.info(f"to check such a target, run: imgbuild audit {unknown} --code {words}")
 
 
 def _runs_lines(results: Sequence[Fit]) -> Iterator[str]:
-    """One line for each target, and below it its first errors."""
+    """A line for each target, followed by its first errors."""
     width = max((len(fit.target) for fit in results), default=0)
     for fit in results:
         parts = [count(fit.errors, "error")] if fit.errors else []
@@ -583,7 +584,7 @@ def _runs_lines(results: Sequence[Fit]) -> Iterator[str]:
 
 
 def _cache() -> Store | None:
-    """The cache; None if it cannot be used, which is not an error here."""
+    """The cache. None if it cannot be used."""
     try:
         return Store.open()
     except (ImgbuildError, OSError) as error:

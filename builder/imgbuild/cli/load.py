@@ -1,4 +1,4 @@
-"""`imgbuild load`: load a built image into Docker or podman."""
+"""Implements `imgbuild load`, which loads images into Docker or podman."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from imgbuild.system.console import console
 
 
 class LoadedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that was loaded into an engine."""
+    """An image in an engine."""
 
     target: str
     engine: str
@@ -34,14 +34,14 @@ def load(
     selection: Selection,
     through: Annotated[
         Literal["docker", "podman"] | None,
-        THROUGH("Loads it into docker or podman. Default: the engine that is running."),
+        THROUGH("One of docker or podman. Default: the engine that is running."),
     ] = None,
     layout: LayoutFolder = None,
 ) -> None:
     """Load images into Docker or podman, and build missing ones.
 
     Prints the name and the ID of each image in the engine; the ID is the digest of the image or of
-    its configuration. The loaded image is compared with the built one. Exits with status 6 if
+    its configuration. Verifies that the loaded image equals the built image. Exits with status 6 if
     neither Docker nor podman responds.
 
     Example:

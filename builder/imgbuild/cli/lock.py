@@ -1,4 +1,4 @@
-"""`imgbuild lock`: creates locks and image digests from the matrix."""
+"""Implements `imgbuild lock`, which creates locks and image digests from the matrix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from imgbuild.system.console import console
 @verb
 def lock(
     selection: WholeTargets,
-    check: Annotated[bool, CHECK("Checks locks and digests.")] = False,
+    check: Annotated[bool, CHECK("Applies to locks and digests.")] = False,
     diff: Annotated[
         str | None,
         option(
@@ -32,20 +32,18 @@ def lock(
     ] = None,
     keep: Annotated[
         bool | None,
-        KEEP(
-            "Applies to wheels. By default, they are kept for one target and removed for several."
-        ),
+        KEEP("Applies to wheels. Default: --keep for one target, --drop for several."),
     ] = None,
     again: Annotated[bool, AGAIN("Requires --all.")] = False,
     jobs: Jobs = 0,
     offline: Offline = False,
 ) -> None:
-    """Lock every input of targets by hash.
+    """Lock all inputs of targets by hash.
 
     Solves the requirements of each target, computes the digests of its images, and writes
     images/TARGET/lock.json, digests.json and requirements-ARCH.txt. Also updates
-    images/layers.json. If one target fails, the others are still locked. Run the command again to
-    continue an interrupted run.
+    images/layers.json. If one target fails, the others are still locked. To continue an interrupted
+    run, run the command again.
 
     Examples:
 
@@ -87,10 +85,12 @@ def lock(
 
 
 def _refuse(diff: str | None, *, check: bool) -> None:
-    """InputError for `--diff` with `--check`, or without a revision."""
+    """Raise InputError for `--diff` with `--check`, or without a revision."""
     if check and diff is not None:
         message = "--check and --diff cannot be combined"
-        raise InputError(message, hint="use only one; --diff also fails if the lock is stale")
+        raise InputError(
+            message, hint="omit --check, because --diff also fails if the lock is stale"
+        )
     if diff is not None and (not diff or diff.startswith("-")):
         message = f"--diff requires a git revision, not {diff or 'an empty string'}"
         raise InputError(

@@ -1,4 +1,4 @@
-"""`imgbuild outdated`: newer versions than those of a target, a project or a requirements file."""
+"""Implements `imgbuild outdated`, which lists newer versions of packages."""
 
 from __future__ import annotations
 
@@ -49,13 +49,15 @@ from imgbuild.values import Arch, Sha256
 from imgbuild.wheel.tags import Tags
 
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
-Packages = Annotated[bool, PACKAGES("By default, only direct requirements are listed.")]
-Python = Annotated[str | None, PYTHON("Applies to -r. Default: a version that the files accept.")]
+Packages = Annotated[bool, PACKAGES("Without this option, only direct requirements are listed.")]
+Python = Annotated[
+    str | None, PYTHON("Applies to --requirements. Default: a version that the files accept.")
+]
 Solve = Annotated[
     bool,
     SOLVE(
-        "Each newer version is solved with the other requirements, and audited if all packages are"
-        " in the cache. This takes about a minute per version."
+        "Each newer version is solved with the other requirements, and audited if all packages "
+        "are in the cache, which takes about a minute per version."
     ),
 ]
 
@@ -70,12 +72,12 @@ def outdated(
 ) -> None:
     """List newer versions of packages of a target, a project or a file.
 
-    For each required package, lists the newest version on its index, the newest version that
-    METADATA allows while all pinned packages stay the same, and what prevents the newest version.
-    Pre-releases and yanked releases are ignored. Only pages of the index and METADATA are read;
-    --solve also checks whether the code of an allowed version works with the other packages. For
-    targets, updates of the base's Debian packages and known vulnerabilities are listed too, if
-    their servers respond.
+    For each required package, lists the newest version on the index, the newest version that
+    METADATA allows with all pinned packages unchanged, and the reasons against the newest version.
+    Pre-releases and yanked releases are ignored. Reads only the index and METADATA; with --solve,
+    also checks whether the code of an allowed version works with the other packages. For targets,
+    also lists updates of Debian packages in the base and known vulnerabilities, if the servers
+    respond.
 
     Default: the targets of the project in the current folder.
 
@@ -97,11 +99,14 @@ def outdated(
     else:
         if python is not None:
             message = f"--python {python} does not apply to locked targets"
-            raise InputError(message, hint="omit it, or specify files with --requirements")
+            raise InputError(message, hint="omit --python, or specify files with --requirements")
         session = open_session(selection.matrix, names=selection.named)
         if not (selection.named or selection.everything or session.project.writable):
             message = "Missing argument 'TARGET'"
-            hint = "specify a target, a file with --requirements, or run it in a project's folder"
+            hint = (
+                "specify a target, specify a file with --requirements, or run the command in the "
+                "folder of a project"
+            )
             raise InputError(message, hint=hint)
         reports = _target_reports(session, selection, every=every, solve=solve)
     answer(
@@ -121,7 +126,7 @@ def _target_reports(
     chosen = msgspec.structs.replace(selection, everything=everything).locked(session.project)
     records = packages.recorded([project_paths.catalogue().images, session.project.images])
     if any(project_row(session.matrix, item.lock.target) is not None for item in chosen):
-        console.info("to move to another target: imgbuild update --to TARGET --dry-run")
+        console.info("to move to another target, run: imgbuild update --to TARGET --dry-run")
     return [_target_report(session, item, records, every=every, solve=solve) for item in chosen]
 
 
@@ -189,7 +194,7 @@ def _target_report(
 def _newer_targets(
     session: Session, item: SelectedLock, locks: Sequence[Lock]
 ) -> tuple[NewerTarget, ...]:
-    """Targets of the matrix with newer versions; none for a row of a project, which is moved."""
+    """Targets of the matrix with newer versions. Empty for rows of a project."""
     project, matrix = session.project, session.matrix
     if project_row(matrix, item.lock.target) is not None:
         return ()
@@ -199,7 +204,7 @@ def _newer_targets(
 def _requires(
     session: Session, item: SelectedLock, records: dict[Sha256, Package]
 ) -> dict[str, Sequence[str]]:
-    """Package → the requirements of its locked version, from records or METADATA on the index."""
+    """The requirements of locked versions by package, from records or METADATA on the index."""
     wheels = installed_wheels(item.lock.arch[item.arches[0]])
     lacking = [wheel for wheel in wheels if wheel.sha256 not in records]
     if lacking:
@@ -240,7 +245,7 @@ def _solved(
     known: tuple[Constraint, ...],
     context: Context,
 ) -> tuple[SolvedVersion, ...]:
-    """The required packages' newer versions, each solved, except packages that `extends` keeps."""
+    """The newer versions of required packages, each solved, except packages kept by `extends`."""
     matrix, name = session.matrix, compared.name
     arch = compared.tags[0].arch
     required = {
@@ -275,9 +280,11 @@ def _file_report(
     if solve:
         message = "--solve applies to targets and projects"
         raise InputError(
-            message, hint="imgbuild resolve -r FILE resolves the requirements of a file"
+            message, hint="to resolve the requirements of a file, run: imgbuild resolve -r FILE"
         )
-    arch = at_most_one(selection.arches, "a requirements file is checked for one architecture")
+    arch = at_most_one(
+        selection.arches, "a requirements file can be checked for only one architecture"
+    )
     arch = arch or Arch.parse(platform.machine())
     matrix = load(project_paths.catalogue().matrix)
     declared = declared_files.read_places([str(path) for path in files])
@@ -319,7 +326,7 @@ def _file_report(
 
 
 def _tags(declared: Declared, python: str | None, arch: Arch, matrix: Matrix) -> Tags:
-    """The tags for looking up files: of the named Python, else of one that they accept."""
+    """The wheel tags of `python`, or else of a version that the files accept."""
     request = resolve_request.ResolveRequest(
         requests=(),
         arches=(arch,),

@@ -1,4 +1,4 @@
-"""`imgbuild pull`: pulls an image from a registry into an OCI layout."""
+"""Implements `imgbuild pull`, which pulls an image into an OCI layout."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def pull(
     reference: Reference,
     arch: Arches = None,
     output: Annotated[
-        Path | None, OUTPUT_PATH("Default: a folder with the name of the tag or the repository.")
+        Path | None, OUTPUT_PATH("Default: a folder named after the tag or the repository.")
     ] = None,
     plain_http: PlainHttp = None,
 ) -> None:
     """Pull an image from a registry into an OCI layout.
 
-    The layout has the same digest as the image in the registry. Layers in the cache are linked,
-    others are downloaded to the cache, and each is verified against its digest. Run the command
-    again to continue an interrupted pull.
+    The layout has the same digest as the image in the registry. Layers in the cache are linked, and
+    other layers are downloaded to the cache. All digests are verified. To continue an interrupted
+    pull, run the command again.
 
     Examples:
 
@@ -43,7 +43,7 @@ def pull(
         imgbuild pull registry.example/rl:cu130-vllm --arch arm64 --output image
     """
     parsed = parse(reference, default_tag="latest")
-    only = at_most_one(arch, "only one can be pulled at a time; omit --arch to pull all")
+    only = at_most_one(arch, "only one architecture can be selected; omit --arch to pull all")
     store = Store.open(reporter=console)
     client = Client(plain_http=plain_http or (), reporter=console)
     place = output or require_below(Path(), Path(layout_name(parsed)))

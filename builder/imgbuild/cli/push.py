@@ -1,4 +1,4 @@
-"""`imgbuild push`: from locks into a registry."""
+"""Implements `imgbuild push`, which pushes images from locks to a registry."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ MountFrom = Annotated[
     list[str] | None,
     option(
         "--mount-from",
-        "Mount layers from this repository of the same registry instead of sending them. Can be"
-        " repeated. `registry` of the matrix and the repositories of extended targets and of bases"
-        " are always used.",
+        "Mount layers from this repository of the same registry instead of sending them. Can be "
+        "repeated. Layers are always mounted from `registry` of the matrix and from the "
+        "repositories of extended targets and of bases.",
         metavar="HOST/REPOSITORY",
     ),
 ]
@@ -74,7 +74,7 @@ DigestFile = Annotated[
     Path | None,
     option(
         "--digest-file",
-        "Write a line TARGET HOST/REPOSITORY@DIGEST for each pushed target to this file.",
+        "Write a line with TARGET HOST/REPOSITORY@DIGEST for each pushed target to this file.",
         metavar="FILE",
     ),
 ]
@@ -97,10 +97,10 @@ Sif = Annotated[
 
 PartOption = Annotated[
     ImagePart | None,
-    PART("Only base can be pushed. Dockerfiles of `render --online` use it as their base image."),
+    PART("Only base can be pushed. Dockerfiles of `render --online` use the pushed base."),
 ]
 DryRunOption = Annotated[
-    bool, DRY_RUN("Shows whether each layer would be sent, mounted or skipped.")
+    bool, DRY_RUN("For each layer, prints whether it would be sent, mounted or skipped.")
 ]
 
 
@@ -124,10 +124,10 @@ def push(
 ) -> None:
     """Push images to a registry.
 
-    Digests are known from the lock, so layers that the registry already has are neither built nor
-    downloaded. Blobs are pushed first, then manifests, then the tags TARGET and TARGET-YYYYMMDD, so
-    a tag always refers to a complete image. Run the command again to continue an interrupted push.
-    If some architectures of a target are not pushed, the tags contain the names of the others.
+    Layers that the registry already has are neither built nor downloaded. Pushes blobs first, then
+    manifests, then the tags TARGET and TARGET-YYYYMMDD, so that a tag always refers to a complete
+    image. To continue an interrupted push, run the command again. If only some architectures of a
+    target are pushed, the tags contain their names.
 
     Examples:
 
@@ -142,12 +142,12 @@ def push(
     names, place = split_places(places)
     how = Options(jobs=processes(jobs), offline=offline)
     if part == "wheels":
-        message = "--only wheels: only images and bases can be pushed"
+        message = "--only wheels: wheels cannot be pushed"
         raise InputError(message, hint="use --only base, or omit --only")
     if sif:
         given = [part, dry_run, digest_only, digest_file, mount_from, sign_key]
         if any(given):
-            message = "--sif cannot be combined with options for pushing an image"
+            message = "--sif cannot be combined with options that apply only to images"
             raise InputError(message, hint="push the image first, then its SIF")
         client = Client(plain_http=plain_http or (), origin=True, reporter=console)
         repository = _repository(place, None if place else open_session(selection.matrix, how))
@@ -157,7 +157,7 @@ def push(
         message = "--layout and --compress require --sif"
         raise InputError(message, hint="add --sif, or omit them")
     if digest_file is not None:
-        files.require_writable([digest_file], hint="choose another file with --digest-file")
+        files.require_writable([digest_file], hint="choose another path with --digest-file")
     session = open_session(selection.matrix, how, [*names, *selection.named])
     if place is None:
         require_no_host(names, session.matrix.targets)
@@ -184,7 +184,7 @@ def _plan(planned: Sequence[Pushed]) -> None:
 
 
 def _pushed(pushed: Sequence[Pushed], file: Path | None) -> None:
-    """Print the pushed images, and write them to `file`, too."""
+    """Print the pushed images, and write them to `file`."""
     lines = [f"{item.target} {item.reference}" for item in pushed]
     if file is not None:
         codec.write_bytes(file, "".join(f"{line}\n" for line in lines).encode())
@@ -192,7 +192,7 @@ def _pushed(pushed: Sequence[Pushed], file: Path | None) -> None:
 
 
 def _key(path: Path | None) -> PrivateKey | None:
-    """The key to sign with, read before anything is sent: it may need a password prompt."""
+    """The key to sign with. It is read first, because it can require a password."""
     if path is None:
         return None
 

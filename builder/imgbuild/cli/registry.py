@@ -1,4 +1,4 @@
-"""`imgbuild registry`: list, tag and delete images in a registry; `mirror` is a separate module."""
+"""Implements `imgbuild registry`, which lists, tags and deletes images in a registry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ app = typer.Typer(
     cls=VerbGroup,
     context_settings=HELP,
     no_args_is_help=True,
-    help="List, tag, clean up or mirror the contents of a registry.",
+    help="List, tag, clean up or mirror images in a registry.",
 )
 
 
@@ -45,7 +45,8 @@ def ls(
     form: Annotated[
         Literal["text", "markdown"],
         FORMAT(
-            "One of text, or markdown, which has the commands to pull the image of each target."
+            "The output format: text, or markdown with the commands to pull the image of each "
+            "target."
         ),
     ] = "text",
     plain_http: PlainHttp = None,
@@ -53,7 +54,8 @@ def ls(
     """List the images in a registry.
 
     Columns: the image with its tags, architectures, MB to pull (all architectures), target, pinned
-    versions, digest. No layer is downloaded. Tags of signatures and other attachments are omitted.
+    versions, digest. Layers are not downloaded. Tags of signatures and other attachments are
+    omitted.
 
     Examples:
 
@@ -68,8 +70,8 @@ def ls(
     places = [parse_repository(place)] if slash and name else listings.repositories(client, host)
     listing = listings.listing(client, places)
     console.info(
-        f"{count(len(listing.entries), 'image')} of {listing.sum / 1e9:.2f} GB, in blobs of"
-        f" {listing.size / 1e9:.2f} GB"
+        f"{count(len(listing.entries), 'image')} of {listing.sum / 1e9:.2f} GB, stored in blobs "
+        f"of {listing.size / 1e9:.2f} GB"
     )
     answer(listing, list(pull_page.lines(listing)) if form == "markdown" else _table(listing))
 
@@ -100,8 +102,8 @@ def tag_image(
 ) -> None:
     """Tag an image in a registry.
 
-    Fails if a part of the image is missing from the registry. Use this command in a CI that pushes
-    with --digest-only, tests the image by its digest, and then tags it.
+    Fails if a part of the image is missing from the registry. Use this command to tag an image that
+    was pushed with `imgbuild push --digest-only` and tested by digest.
 
     Example:
 
@@ -118,13 +120,16 @@ def tag_image(
 @verb
 def gc(
     place: Annotated[
-        str, typer.Argument(metavar="HOST/REPOSITORY", help="The repository to clean up.")
+        str,
+        typer.Argument(
+            metavar="HOST/REPOSITORY", help="The repository to clean up, as HOST/REPOSITORY."
+        ),
     ],
     keep_days: Annotated[
         int,
         option(
             "--keep-days",
-            "Keep tags with a date in the last DAYS days.",
+            "Keep images with a tag that is at most this many days old.",
             metavar="DAYS",
             min=0,
             often=True,
@@ -139,10 +144,10 @@ def gc(
 ) -> None:
     """List or delete old dated images of this project's targets.
 
-    An image is old if all of its tags have the form TARGET-YYYYMMDD and their dates are before the
-    last --keep-days days. Images that a current lock refers to, images with any other tag, and
-    images of other projects are kept. Nothing is deleted without --delete. Blobs are deleted by the
-    registry's own garbage collection.
+    An image is old if all tags have the form TARGET-YYYYMMDD with dates before the last --keep-days
+    days. Images that a current lock refers to, images with any other tag, and images of other
+    projects are kept. Nothing is deleted without --delete. To delete blobs, run the garbage
+    collection of the registry.
 
     Examples:
 
@@ -154,9 +159,11 @@ def gc(
     project = open_project(matrix)
     if not project.writable:
         message = (
-            f"no {MATRIX} in {Path.cwd()} or any parent folder: which images to keep is unknown"
+            f"no {MATRIX} in {Path.cwd()} or any parent folder: the images to keep are unknown"
         )
-        hint = "run it in the repository that has the locks of the images, or pass --matrix FILE"
+        hint = (
+            "run the command in the repository with the locks of the images, or pass --matrix FILE"
+        )
         raise InputError(message, hint=hint)
     today = datetime.datetime.now(datetime.UTC).date()
     client = Client(plain_http=plain_http or (), origin=True, reporter=console)

@@ -1,4 +1,4 @@
-"""`imgbuild registry mirror`: your own registry with the inputs of locks (separate: a verb)."""
+"""Implements `imgbuild registry mirror`, which mirrors inputs of locks (separate: a verb)."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ NUMBERS = frozenset({2, 3, 4, 5})
 app = typer.Typer(
     cls=VerbGroup,
     no_args_is_help=True,
-    help="Keep the inputs of locks in your own registry.\n\nBuilds then work even if upstream"
-    " files disappear or no other server can be reached. Files (wheels, sdists, Debian"
-    " packages, base layers) are stored as blobs with the sha256 in the lock, once for all"
-    " targets. `imgbuild lock` still reads the indexes.",
+    help="Keep the inputs of locks in your own registry.\n\nBuilds with a mirror work even if "
+    "upstream files disappear or no other server can be reached. Files (wheels, sdists, "
+    "Debian packages, base layers) are stored as blobs with the sha256 in the lock, once for "
+    "all targets. `imgbuild lock` still reads the indexes.",
 )
 
 Places = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET... HOST/REPOSITORY",
-        help="The targets, and the repository. Default repository: the one set with `imgbuild"
-        " registry mirror use`.",
+        help="The targets, and the repository of the mirror. Default repository: the setting of "
+        "`imgbuild registry mirror use`.",
         show_default=False,
     ),
 ]
@@ -55,20 +55,22 @@ Places = Annotated[
 def push_inputs(
     selection: Filter,
     places: Places = None,
-    dry_run: Annotated[bool, DRY_RUN("Lists the files that would be sent.")] = False,
+    dry_run: Annotated[
+        bool, DRY_RUN("Prints the number and size of the files that would be sent.")
+    ] = False,
     keep: Annotated[
         bool,
-        KEEP("Applies to downloads in the cache; with --drop, they are removed after every 4 GB."),
+        KEEP("Applies to downloads in the cache, which --drop removes after every 4 GB."),
     ] = True,
     plain_http: PlainHttp = None,
     offline: Offline = False,
 ) -> None:
     """Push the inputs of locks to a registry.
 
-    Only files that the registry lacks are sent, from the cache or from their source. Run the
-    command again to continue an interrupted push. For each target and architecture, the repository
-    gets the tags TARGET-ARCH-inputs, and TARGET-ARCH-inputs-HEX, which is kept when the lock
-    changes. `imgbuild registry gc` finds tags that no lock refers to.
+    Only files that the registry lacks are sent, from the cache or from their source. To continue an
+    interrupted push, run the command again. For each target and architecture, the repository gets
+    the tags TARGET-ARCH-inputs, and TARGET-ARCH-inputs-HEX, which is kept when the lock changes.
+    `imgbuild registry gc` finds tags that no lock refers to.
 
     Examples:
 
@@ -107,7 +109,7 @@ def use(
         str | None,
         typer.Argument(
             metavar="HOST/REPOSITORY",
-            help="A repository to which `imgbuild registry mirror push` has pushed.",
+            help="A repository with inputs from `imgbuild registry mirror push`.",
             show_default=False,
         ),
     ] = None,
@@ -116,9 +118,9 @@ def use(
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:
-    """Use a mirror for the inputs of builds.
+    """Set the mirror to download the inputs of builds from.
 
-    Locks and digests do not change, because each file must have the hash in the lock. The option
+    Locks and digests do not change, because the hash of each file is verified. The option
     --mirror and $IMGBUILD_MIRROR override this setting; `off` disables the mirror.
 
     Examples:
@@ -130,8 +132,8 @@ def use(
         imgbuild registry mirror use --off
     """
     if off == (place is not None):
-        message = "a repository or --off is required"
-        raise InputError(message, hint="imgbuild registry mirror use HOST/REPOSITORY")
+        message = "either a repository or --off is required"
+        raise InputError(message, hint="run imgbuild registry mirror use HOST/REPOSITORY")
     path = _project_file(matrix)
     if place is None:
         path.unlink(missing_ok=True)
@@ -150,18 +152,18 @@ def use(
 
 
 def _project_file(matrix: Path | None) -> Path:
-    """The file of a project's setting; InputError if the project is the catalogue."""
+    """The file with the mirror setting. Raises InputError if the project is the catalogue."""
     project = open_project(matrix)
     project.require_writable(
         "imgbuild registry mirror use",
-        hint="without a project, set IMGBUILD_MIRROR=HOST/REPOSITORY",
+        hint="outside of a project, set IMGBUILD_MIRROR=HOST/REPOSITORY",
     )
     return project.root / FILE
 
 
 @verb
 def show_status(selection: Filter, places: Places = None, plain_http: PlainHttp = None) -> None:
-    """Show which inputs of targets a mirror contains.
+    """Show which inputs of targets are in a mirror.
 
     Exits with status 1 if a file is missing. Columns: target, architecture, files, GB, missing
     files, missing MB, and the tag that protects the files from deletion ("-" if there is none).
@@ -181,7 +183,7 @@ def show_status(selection: Filter, places: Places = None, plain_http: PlainHttp 
     absent = sorted({item.target for item in statuses if item.lacking or not item.tagged})
     if absent:
         message = f"{repository} lacks inputs of {', '.join(absent)}"
-        hint = f"imgbuild registry mirror push {' '.join(absent)} {repository}"
+        hint = f"run imgbuild registry mirror push {' '.join(absent)} {repository}"
         if not console.json:
             raise WorkFailed(message, hint=hint)
         console.error(message, hint=hint)  # the result is on stdout already
@@ -203,14 +205,14 @@ def _row(item: MirrorStatus) -> tuple[str, ...]:
 def _selected_mirror(
     project: Project, places: list[str] | None, plain_http: list[str] | None
 ) -> tuple[Repository, list[str], list[str]]:
-    """The selected repository, hosts without TLS, and the targets among `places`."""
+    """The selected repository, the hosts without TLS, and the targets in `places`."""
     names, named = split_places(places)
     if named is not None:
         return parse_repository(named), list(plain_http or []), names
     require_no_host(names, project.locked_targets())
     setting: NamedMirror | None = mirror.find(project.root)
     if setting is None:
-        message = "no mirror is specified or configured"
+        message = "no mirror is configured"
         raise InputError(
             message,
             hint="pass HOST/REPOSITORY, or configure a mirror with `imgbuild registry mirror use`",

@@ -1,4 +1,4 @@
-"""`imgbuild remove`: remove packages that were added to the image of a project."""
+"""Implements `imgbuild remove`, which removes added packages from the image of a project."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ def remove(
     system: Annotated[list[str] | None, SYSTEM()] = None,
     target: Annotated[
         list[str] | None,
-        TARGET("Its row is changed. Default: the only row."),
+        TARGET("Change the row of this target. Default: the only row."),
     ] = None,
     matrix: MatrixFile = None,
 ) -> None:
     """Remove packages that were added to the image of a project.
 
     Removes them from `add:`, `requires:` and `pins:` of the row in matrix.yaml, and Debian packages
-    from `packages:`; comments are kept. Packages that the files of the project require stay in the
-    image.
+    from `packages:`; comments are kept. Packages that files of the project require are not removed.
 
     Examples:
 
@@ -47,7 +46,10 @@ def remove(
     """
     if not packages and not system:
         message = "nothing to remove"
-        raise InputError(message, hint="imgbuild remove wandb, or imgbuild remove --system rsync")
+        raise InputError(
+            message,
+            hint="specify a package: imgbuild remove wandb, or imgbuild remove --system rsync",
+        )
     session = open_session(matrix)
     name = added.row_of(session, target or [], "imgbuild remove")
     changes = edit_row.remove(session.project.matrix, name, packages or [], system or [])

@@ -1,4 +1,4 @@
-"""`imgbuild render`: writes a lock as text for people and other tools."""
+"""Implements `imgbuild render`, which writes locks in the formats of other tools."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ RenderFormat = Literal[
 
 
 class ContainerFlags(Group, frozen=True, kw_only=True):
-    """Options of a rendered container."""
+    """Options for containers in rendered files."""
 
     gpus: Annotated[
         str | None,
-        GPUS("Applies to each node. Default: all GPUs of the machine, or 1 in Kubernetes."),
+        GPUS("Applies to each node. Default: all GPUs, or 1 in Kubernetes."),
     ] = None
     gpu: Annotated[
         str | None,
@@ -61,29 +61,31 @@ class ContainerFlags(Group, frozen=True, kw_only=True):
             setting=True,
         ),
     ] = 1
-    shared: Annotated[int, SHARED("0 uses the shared memory of the host, or sets no limit.")] = 0
+    shared: Annotated[
+        int, SHARED("0 uses the shared memory of the host, or no limit in Kubernetes.")
+    ] = 0
     env: Annotated[
         list[str] | None,
-        ENV("In the output, NAME without a value refers to a secret of that name."),
+        ENV("In Kubernetes formats, NAME without a value refers to a secret with this name."),
     ] = None
     port: Annotated[
         list[int] | None,
-        option("--port", "A port on which the container listens. Can be repeated.", metavar="PORT",
+        option("--port", "A port that the container listens on. Can be repeated.", metavar="PORT",
                panel=CONTAINER),
     ] = None  # fmt: skip
     rdma: Annotated[
         str | None,
         option(
             "--rdma",
-            "Enable RDMA between nodes, through a Kubernetes resource (rdma/ib), or"
-            " for compose and devcontainer, a device (/dev/infiniband).",
+            "Enable RDMA between nodes, by a Kubernetes resource (rdma/ib), or in compose and "
+            "devcontainer, by a device (/dev/infiniband).",
             metavar="NAME",
             panel=CONTAINER,
         ),
     ] = None
 
     def options(self, words: tuple[str, ...]) -> StartOptions:
-        """The options, and the command `words`."""
+        """The options, with the command `words`."""
         return StartOptions(
             command=words,
             gpus=self.gpus,
@@ -114,8 +116,8 @@ def render(
     output: Annotated[
         Path | None,
         OUTPUT_PATH(
-            "Must be a folder for Dockerfiles and for several targets, and a file otherwise."
-            " Default: next to the lock for Dockerfiles, stdout for other formats."
+            "A folder for Dockerfiles and for several targets, a file otherwise. Default: the "
+            "folder of the lock for Dockerfiles, stdout for other formats."
         ),
     ] = None,
     online: Annotated[
@@ -130,11 +132,11 @@ def render(
     registry: Annotated[
         str | None,
         REGISTRY_PLACE(
-            "Containers use the image in this repository; with --online, Dockerfiles use its base."
-            " Default: `registry` of the matrix."
+            "Containers use the image in this repository. With --online, Dockerfiles use the "
+            "base in this repository. Default: `registry` of the matrix."
         ),
     ] = None,
-    check: Annotated[bool, CHECK("Checks Dockerfiles and docker-bake.json.")] = False,
+    check: Annotated[bool, CHECK("Applies to Dockerfiles and docker-bake.json.")] = False,
 ) -> None:
     """Write locks as Dockerfiles, Kubernetes jobs and other formats.
 
@@ -147,7 +149,7 @@ def render(
     `imgbuild run` and `imgbuild slurm`: by digest, with its GPUs, shared memory, a folder of
     models, compiled kernels, and references to secrets. The command follows --. Kubernetes formats
     use the image in a registry: run `imgbuild push` first, then `kubectl apply -f FILE`. Comments
-    in the file name the claims and secrets that it needs.
+    in the file list the required claims and secrets.
 
     Examples:
 
@@ -199,8 +201,8 @@ def _render(
     if form in write.LOCAL and not (options.registry or read.registry):
         names = " ".join(item.lock.target for item in chosen)
         console.info(
-            f"the file uses the image loaded on this machine with `imgbuild load {names}`; pass"
-            " --registry to use its digest in a registry"
+            f"the file uses the image on this machine, loaded with `imgbuild load {names}`; to "
+            "use an image in a registry by digest, pass --registry"
         )
     if output is not None:
         rendered = write.leave(rendered, output)
@@ -213,7 +215,7 @@ def _render(
 def _require_places(
     project: Project, targets: list[str], options: RenderOptions, output: Path | None
 ) -> None:
-    """InputError if an output path is read-only."""
+    """Raise InputError if an output path is read-only."""
     if output is not None:
         files.require_writable([output], hint=files.OUTPUT_HINT)
     elif options.form == "dockerfile":
@@ -225,7 +227,7 @@ def _require_places(
 def _refuse(
     options: RenderOptions, output: Path | None, *, check: bool, arches: list[Arch]
 ) -> None:
-    """InputError for options that cannot be combined."""
+    """Raise InputError for options that cannot be combined."""
     dockerfile = options.form == "dockerfile"
     if (options.online or check) and not dockerfile:
         message = f"--online and --check cannot be combined with --format {options.form}"
@@ -239,9 +241,9 @@ def _refuse(
     is_container = options.form in write.CONTAINERS
     if options.registry is not None and not options.online and not is_container:
         message = "--registry requires --online or a container format"
-        raise InputError(message, hint="add --online, or omit it")
+        raise InputError(message, hint="add --online, or omit --registry")
     if options.container.given and not is_container:
-        message = f"--format {options.form} accepts no command and no container options"
+        message = f"--format {options.form} does not support a command or container options"
         raise InputError(message, hint=f"use --format {', '.join(write.CONTAINERS)}")
     if dockerfile and arches and output is None:
         message = "the Dockerfile next to a lock includes all of its architectures"

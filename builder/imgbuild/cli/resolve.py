@@ -1,4 +1,4 @@
-"""`imgbuild resolve`: finds versions for requirements, and the row of a matrix for them."""
+"""Implements `imgbuild resolve`, which finds compatible versions for requirements."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ TARGETS = 3  # shown without --full
 
 
 def locked_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
-    """The locked targets of a result with their versions and the commands to use them."""
+    """Lines for the locked targets in a result: versions and commands to use the targets."""
     shown = answer.locked if everything else answer.locked[:TARGETS]
     lines = [line for target in shown for line in (*_target_lines(target), "")]
     left = [target.target for target in answer.locked[len(shown) :]]
@@ -70,9 +70,9 @@ def _target_lines(target: LockedTarget) -> list[str]:
 
 
 def resolution_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
-    """The requested packages of each architecture with a solution, the row, the checks.
+    """Lines for a solution: requested packages by architecture, the row, and the checks.
 
-    With `everything`, all other packages follow.
+    If `everything` is set, all packages are included.
     """
     solved = [(arch, outcome) for arch, outcome in answer.arch.items() if outcome.refused is None]
     lines: list[str] = []
@@ -93,12 +93,12 @@ def resolution_lines(answer: ResolveAnswer, *, everything: bool = False) -> list
         if everything:
             lines += ["", f"# {number} on {arch}", *_table(outcome.packages)]
         else:
-            lines += _comment(f"{number} on {arch}: --full lists them")
+            lines += _comment(f"{number} on {arch}; to list them, add --full")
     return lines
 
 
 def _requested(answer: ResolveAnswer, outcome: ArchOutcome) -> list[ChosenVersion]:
-    """The requested packages, and those that the row pins in addition."""
+    """The requested packages, and other packages that the row pins."""
     pins = answer.target.pins if answer.target is not None else {}
     names = dict.fromkeys((*answer.requested, *pins))
     chosen = {item.package: item for item in outcome.packages}
@@ -117,7 +117,7 @@ def _comment(text: str) -> list[str]:
 
 
 def report_refusals(answer: ResolveAnswer) -> bool:
-    """Print warnings and the reasons for missing solutions; returns whether any is missing."""
+    """Print warnings and the reasons for missing solutions. Returns whether one is missing."""
     refused = False
     for arch, outcome in answer.arch.items():
         for text in outcome.warnings:
@@ -180,15 +180,15 @@ AsOfOption = Annotated[
     str | None,
     option(
         "--as-of",
-        "Use only files that were uploaded before this date (00:00 UTC). Default: half a year"
-        " after the release of the newest requested version, but at most today.",
+        "Use only files that were uploaded before this date (00:00 UTC). Default: half a year "
+        "after the release of the newest requested version, or today if earlier.",
         metavar="DATE",
         panel=ASK,
         often=True,
     ),
 ]
 PythonOption = Annotated[
-    str | None, PYTHON("Requires a base in the matrix with this version.", panel=ASK)
+    str | None, PYTHON("A base in the matrix must have this version.", panel=ASK)
 ]
 BaseOption = Annotated[
     str | None,
@@ -205,9 +205,9 @@ IndexOption = Annotated[
 ]
 NameOption = Annotated[
     str | None,
-    option("--name", "The name of the new row. Implies --solve.", metavar="NAME", panel=ASK),
+    option("--name", "The name for the new row. Implies --solve.", metavar="NAME", panel=ASK),
 ]
-SolveOption = Annotated[bool, SOLVE("Solves even if a locked target satisfies the request.")]
+SolveOption = Annotated[bool, SOLVE("Solve even if a locked target satisfies the request.")]
 AllowOldOption = Annotated[
     bool,
     option(
@@ -217,9 +217,9 @@ AllowOldOption = Annotated[
     ),
 ]
 FullOption = Annotated[
-    bool, FULL("Includes every package, and every target that satisfies the request.")
+    bool, FULL("Includes all packages, and all targets that satisfy the request.")
 ]
-AgainOption = Annotated[bool, AGAIN("Solves again even if the same request was solved today.")]
+AgainOption = Annotated[bool, AGAIN("Applies to a request that was already solved today.")]
 
 
 @verb
@@ -244,13 +244,13 @@ def resolve(
 ) -> None:
     """Find compatible versions for a list of packages.
 
-    Prints the locked targets that satisfy the request. If there are none, names a target that has
-    all packages, one of them in another version, and solves for versions, as with --solve. This
-    takes up to 6 minutes if the packages are not in the cache. Prints the requested packages and a
-    row to add to matrix.yaml, and with --full every package with the reason for its version. No
-    wheel is downloaded: metadata and Python code are checked on the server, but shared objects
-    (ELF, CUDA) are not; `imgbuild lock` checks these for the row. The command writes only to the
-    cache. The result is cached until the next day (UTC); --again solves again.
+    Prints the locked targets that satisfy the request. If there are none, prints the nearest
+    target, if one has all packages except one version, and solves for versions, as with --solve.
+    Solving takes up to 6 minutes if the packages are not in the cache. Prints the requested
+    packages and a row to add to matrix.yaml, and with --full every package with the reason for its
+    version. No wheel is downloaded: metadata and Python code are checked on the server, but shared
+    objects (ELF, CUDA) are checked only by `imgbuild lock`. The command writes only to the cache.
+    The result is cached until the next day (UTC); --again solves again.
 
     If there is no solution for an architecture, the reasons and suggestions are printed, and the
     exit status is 8. A set with a package that is more than a year older than the others is
@@ -310,14 +310,14 @@ def resolve(
 
 
 def _report_notes(request: ResolveRequest, session: Session) -> None:
-    """Print what the notes of the matrix have on the requested versions."""
+    """Print the notes of the matrix on the requested versions."""
     specs = {item.package: SpecifierSet(item.spec) for item in request.requests}
     for note in recorded.notes_on(recorded.notes(session.matrix), specs):
         console.info(f"note of {note.target}: {note.text}")
 
 
 def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -> None:
-    """Print the target that almost satisfies the request, and that solving takes minutes."""
+    """Print the nearest target, and a message about the duration of solving."""
     near = locked.nearest_target(request, session.project, session.matrix)
     if near is not None and near.missing:
         lacks = ", ".join(near.missing)
@@ -335,13 +335,13 @@ def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -
         start = f"imgbuild init {' '.join(words)}"
         console.info(f"nearest locked target: {near.target} has {has}; to extend it, run {start}")
     console.info(
-        "no locked target satisfies the request; solving and auditing versions, which takes up to"
-        " 6 minutes if packages are not in the cache"
+        "no locked target satisfies the request; solving takes up to 6 minutes if packages are "
+        "not in the cache"
     )
 
 
 def _is_place(word: str) -> bool:
-    """Whether a word names a file or a folder, not a package."""
+    """Whether a word is the path of a file or folder instead of a package."""
     if "@" in word or "://" in word:
         return False
     return "/" in word or word in (".", "..") or Path(word).is_file()
@@ -354,9 +354,9 @@ def _with_indexes(session: Session, indexes: Mapping[str, PackageIndex]) -> Sess
 
 
 def _with_files(request: ResolveRequest, places: Sequence[str], session: Session) -> ResolveRequest:
-    """`request` with the requirements of the files, and the indexes that they name.
+    """Add the requirements and the indexes in files to `request`.
 
-    Requirements that are not requested are reported.
+    Ignored requirements are reported.
     """
     matrix = session.matrix
     declared = declared_files.read_places(places)
@@ -369,7 +369,7 @@ def _with_files(request: ResolveRequest, places: Sequence[str], session: Session
     markers = tags.markers
     demands = declared_requests.split(declared, markers)
     for item in demands.addressed:
-        console.warn(f"{item} is ignored: only versions on an index can be resolved")
+        console.warn(f"{item} is ignored, because only versions on an index can be resolved")
     requests = declared_requests.combined(
         request.requests, declared_requests.requested(declared, request, matrix)
     )
@@ -404,7 +404,7 @@ def _with_files(request: ResolveRequest, places: Sequence[str], session: Session
 
 @contextlib.contextmanager
 def _suggesting(similar: Mapping[str, str]) -> Iterator[None]:
-    """Warn of packages that no target has, with a similar name, also in an InputError."""
+    """Warn of packages that no target has, and suggest a similar name, also in an InputError."""
     questions = [
         f"no target has the package {package}; did you mean {near}?"
         for package, near in similar.items()
@@ -427,7 +427,7 @@ def _day(text: str | None) -> datetime.date | None:
         return datetime.date.fromisoformat(text)
     except ValueError as error:
         message = f"invalid date for --as-of: {text} (expected YYYY-MM-DD)"
-        raise InputError(message, hint="for example: --as-of 2025-06-20") from error
+        raise InputError(message, hint="specify a date such as 2025-06-20") from error
 
 
 COMMAND = command(resolve)

@@ -1,4 +1,4 @@
-"""`imgbuild run`: runs a command in an image: mounts, variables, ports, GPUs (separate: a verb)."""
+"""Implements `imgbuild run`, which runs a command in an image (separate: a verb)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ USER = re.compile(r"[\w.-]+(:[\w.-]+)?")
 
 
 class RunOptions(Group, frozen=True, kw_only=True):
-    """Options of the container of `imgbuild run`."""
+    """Options for the container of a command."""
 
     volume: Annotated[
         list[str] | None,
@@ -85,8 +85,8 @@ class RunOptions(Group, frozen=True, kw_only=True):
         str | None,
         option(
             "--shm-size",
-            "The size of the container's own shared memory, such as 16g. By"
-            " default, it uses that of the host (--ipc=host).",
+            "The size of the container's shared memory, such as 16g. By default, the container "
+            "uses the shared memory of the host (--ipc=host).",
             metavar="SIZE",
             panel=CONTAINER,
             setting=True,
@@ -96,8 +96,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
         str | None,
         Definition(
             "--user",
-            "The user to run the command as. By default, it runs as the current user, who then"
-            " owns the files that it writes.",
+            "The user to run the command as. Default: the current user, who then owns new files.",
             metavar="UID[:GID]",
             panel=CONTAINER,
         )(),
@@ -121,16 +120,18 @@ class RunOptions(Group, frozen=True, kw_only=True):
     kernel_cache: KernelCache = True
 
     def typed(self) -> dict[str, str]:
-        """The variables to which `--env` assigns a value."""
+        """The variables that `--env` assigns a value to."""
         pairs = [text.partition("=") for text in self.env or []]
         return {name: value for name, given, value in pairs if given}
 
     def request(
         self, config: CommandConfig, command: Sequence[str], *, interactive: bool, dry_run: bool
     ) -> ContainerRequest:
-        """The request for an image with `config`; InputError for an invalid option.
+        """The request to run a command in an image with `config`.
 
-        With `dry_run` the command is only printed, so stdout need not be a terminal.
+        With `dry_run`, the command is only printed, and stdout does not have to be a terminal.
+
+        Raises InputError for an invalid option.
         """
         files = {path.absolute(): read_env_file(path) for path in self.env_file or []}
         named = {name for values in files.values() for name in values}
@@ -187,7 +188,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
 
 
 def hugging_face_cache() -> Path | None:
-    """The folder HF_HOME, else ~/.cache/huggingface; None, with a message, if it is missing."""
+    """The folder $HF_HOME, else ~/.cache/huggingface. None, with a message, if it is missing."""
     named = os.environ.get("HF_HOME")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
@@ -197,12 +198,14 @@ def hugging_face_cache() -> Path | None:
     if os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises PermissionError
         return folder
     if not os.environ.get("HF_HUB_CACHE"):
-        _report_daily(f"{folder} does not exist, so models that the command downloads are not kept")
+        _report_daily(
+            f"{folder} does not exist, so models that the command downloads are lost when it ends"
+        )
     return None
 
 
 def _report_daily(text: str) -> None:
-    """Report `text`, unless the cache records that it was reported today (UTC)."""
+    """Report `text`, unless it was already reported today (UTC), as recorded in the cache."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat().encode()
     try:
         store = Store.open()
@@ -215,9 +218,9 @@ def _report_daily(text: str) -> None:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The variables in a file of Docker's format: lines NAME=VALUE, or NAME for the caller's value.
+    """The variables in a file in Docker's format: lines NAME=VALUE, or NAME for the current value.
 
-    InputError if the file cannot be read, or a line has no valid name.
+    Raises InputError if the file cannot be read, or if a name is invalid.
     """
     try:
         lines = boundary.content(path).decode().splitlines()
@@ -232,7 +235,7 @@ def read_env_file(path: Path) -> dict[str, str]:
         name, given, value = text.partition("=")
         if not NAME.fullmatch(name):
             message = f"{path}:{number}: invalid variable name: {name!r}"
-            raise InputError(message, hint="write NAME=VALUE, without quotes or export")
+            raise InputError(message, hint="use lines NAME=VALUE, without quotes or export")
         setting = value if given else os.environ.get(name)
         if setting is not None:
             variables[name] = setting
@@ -243,14 +246,14 @@ def _variable(text: str) -> tuple[str, str | None]:
     name, given, value = text.partition("=")
     if not NAME.fullmatch(name):
         message = f"--env {text}: expected NAME=VALUE or NAME"
-        raise InputError(message, hint="write -e NAME=VALUE, or -e NAME to pass your value")
+        raise InputError(message, hint="set it, or specify a value: -e NAME=VALUE")
     if not given and name not in os.environ:
         console.warn(f"--env {name}: the variable is not set in this environment")
     return name, value if given else None
 
 
 def _by_name() -> Iterable[str]:
-    """The variables that are passed if they are set, without those whose value is a path."""
+    """The variables that are passed by name if they are set, except those with a path as value."""
     paths = path_variables.names()
     for name in sorted(os.environ):
         if name == TOKEN or (name.startswith(TRACKING) and name not in paths):
@@ -258,19 +261,19 @@ def _by_name() -> Iterable[str]:
 
 
 def _folder(target: str, commit: str) -> Iterable[Mount]:
-    """The current folder at `target`, unless it is the whole file system.
+    """The mount of the current folder at `target`. None for the root of the file system.
 
-    Nothing is mounted if the image has the files of the project's `commit` there.
+    The folder is not mounted if the image contains `commit` of the project at `target`.
     """
     here = Path.cwd()
     if commit:
         console.info(
-            f"the current folder is not mounted, because the image has commit {commit[:12]} of the"
-            f" project in {target} (-v .:{target} mounts it)"
+            f"the current folder is not mounted, because the image has commit {commit[:12]} of "
+            f"the project in {target}; to mount it, add -v .:{target}"
         )
         return
     if here == Path("/"):
-        console.warn("the current folder is /, which cannot be mounted")
+        console.warn("the current folder is not mounted, because it is /")
         return
     yield Mount(source=here, target=target)
 
@@ -280,7 +283,7 @@ def _volume(text: str) -> Mount:
     target, _, mode = rest.partition(":")
     if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
         message = f"--volume {text}: expected SRC:DST or SRC:DST:ro, where DST is an absolute path"
-        raise InputError(message, hint="for example: -v ./data:/data:ro")
+        raise InputError(message, hint="specify, for example, -v ./data:/data:ro")
     path = files.expanded(source).absolute()
     if not path.exists():
         message = f"--volume {text}: {path} does not exist"
@@ -289,20 +292,20 @@ def _volume(text: str) -> Mount:
 
 
 def _gpus(text: str | None, *, dry_run: bool) -> bool | int:
-    """The number of GPUs, True for all; with `dry_run`, reports if this machine has none."""
+    """Parse a number of GPUs, or True for all. With `dry_run`, reports a missing GPU."""
     if text is not None:
         return True if text == "all" else int(text)
     present = driver.gpus() > 0
     if dry_run and not present:
         console.info(
-            "no GPU is visible on this machine, so the command requests none;"
-            " for a machine with GPUs add --gpus all"
+            "no GPU is visible on this machine, so the command does not request GPUs; to request "
+            "GPUs, add --gpus all"
         )
     return present
 
 
 def _home(config: CommandConfig, user: str | None) -> str | None:
-    """HOME for a user without an account in the image; None for root and for the image's user."""
+    """HOME for a user without an account in the image. None for root and the image's user."""
     uid = (user or str(process_ids()[0])).partition(":")[0]
     if not is_number(uid) or uid in ("0", config.user.partition(":")[0]):
         return None
@@ -313,7 +316,7 @@ def _require(texts: Sequence[str], form: re.Pattern[str], flag: str, expected: s
     for text in texts:
         if not form.fullmatch(text):
             message = f"{flag} {text}: expected {expected}"
-            raise InputError(message, hint="see imgbuild help run")
+            raise InputError(message, hint="run imgbuild help run to see all options")
 
 
 class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -328,9 +331,9 @@ class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line of an engine, and variables that it needs.
+    """The command line for an engine, and the environment variables that it requires.
 
-    `env_from`: name → the variable of the caller whose value it has.
+    `env_from` maps a variable to the variable of the caller that has its value.
     """
 
     target: str
@@ -343,8 +346,8 @@ class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
 ThroughOption = Annotated[
     Engine | None,
     THROUGH(
-        "One of docker, podman, apptainer, or root, which needs no engine and runs the command in"
-        " an unpacked root folder. Default: docker or podman if it is running, else root."
+        "One of docker, podman, apptainer, or root, which runs the command in an unpacked root "
+        "folder without an engine. Default: docker or podman if it is running, else root."
     ),
 ]
 
@@ -367,20 +370,20 @@ def run(
     arch: OneArch = None,
     layout: LayoutFolder = None,
     through: ThroughOption = None,
-    dry_run: Annotated[bool, DRY_RUN("Prints the command line of the container engine.")] = False,
+    dry_run: Annotated[bool, DRY_RUN("Prints the command line for the container engine.")] = False,
 ) -> None:
     """Run a command in the image of a target.
 
-    The image is built and loaded first if it is missing or does not match the lock. The command
-    runs as the current user in the current folder, which is mounted at the image's working folder
-    (/workspace), with all GPUs, the shared memory of the host and the Hugging Face cache. HF_TOKEN
+    The image is built and loaded first if it is missing or does not match the lock. The current
+    folder is mounted at the working folder of the image (/workspace). The command runs there as the
+    current user, with all GPUs, the shared memory of the host and the Hugging Face cache. HF_TOKEN
     and WANDB_* are passed if they are set. The folders and files in HF_HUB_CACHE, TORCH_HOME,
     SSL_CERT_FILE and similar variables are mounted.
 
-    Options of imgbuild precede the command; -- marks the start of the command. The exit status is
-    that of the command. If it fails and stderr is not a terminal, the likely cause is printed at
-    the end, as by `imgbuild diagnose`. With --json, the command has no terminal, and its output is
-    part of the result.
+    Options of imgbuild must precede the command; use -- to separate them. The exit status is that
+    of the command. If it fails and stderr is not a terminal, the likely cause is printed at the
+    end, as by `imgbuild diagnose`. With --json, the command has no terminal, and its output is part
+    of the result.
 
     In a project with one target, the name can be omitted.
 
@@ -401,7 +404,7 @@ def run(
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """Options that select the image and the runtime; `dry_run` only prints the command."""
+    """Options that select the image and the engine. With `dry_run`, only prints the command."""
 
     arch: list[Arch] | None
     layout: Path | None
@@ -412,9 +415,9 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 def in_container(
     matrix: Path | None, name: str, words: Sequence[str], container: RunOptions, where: Where
 ) -> None:
-    """Run the command `words` in the image of target `name`, and end with its exit status.
+    """Run the command `words` in the image of target `name`, and exit with its status.
 
-    Without a name, the only target of the project is used.
+    If `name` is empty, the only target of the project is used.
     """
     patterns = [name] if name else []
     session = open_session(matrix, Options(jobs=processes(0)), patterns)

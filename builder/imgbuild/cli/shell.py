@@ -1,4 +1,4 @@
-"""`imgbuild shell`: a shell in the image of a target."""
+"""Implements `imgbuild shell`, which opens a shell in the image of a target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shell(
     arch: OneArch = None,
     layout: LayoutFolder = None,
     through: ThroughOption = None,
-    dry_run: Annotated[bool, DRY_RUN("Prints the command line of the container engine.")] = False,
+    dry_run: Annotated[bool, DRY_RUN("Prints the command line for the container engine.")] = False,
 ) -> None:
     """Open a shell in the image of a target.
 

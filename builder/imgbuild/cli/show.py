@@ -1,4 +1,4 @@
-"""`imgbuild show`: shows a target on one page, or its layers, packages, variables or SBOM."""
+"""Implements `imgbuild show`, which shows a target, or its layers, packages, variables or SBOM."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ from imgbuild.values import Arch, Condition, Digest, digest_of
 VARIABLES_WIDTH = 80
 INDENT = "    "
 WORDS = {
-    "entry point": "set by the image's entry point, where the current value is unsuitable",
-    "SIF": "set under Apptainer, by SIF files of imgbuild build --format sif",
+    "entry point": "set by the entry point of the image if the current value is unsuitable",
+    "SIF": "set under Apptainer, by SIF files from imgbuild build --format sif",
     "slurm": "set by the job scripts of imgbuild slurm",
-    "smoke": "set by imgbuild smoke, for each of its cases",
+    "smoke": "set by imgbuild smoke, for each case",
     "root folder with GPUs": "set by imgbuild smoke and doctor, in a root folder with GPUs",
 }
 
 
 def show_variables(selection: Selection) -> None:
-    """Each variable of the images with its value, reason, source, and what sets it."""
+    """Print the variables of the images with value, reason, source and origin."""
     session = open_session(selection.matrix, names=selection.named)
     selected = select_targets(selection, session)
     images = session.project.images
@@ -70,13 +70,13 @@ def show_variables(selection: Selection) -> None:
 def _warn(environment: Environment) -> None:
     """Warn that the lock is stale or missing."""
     if not environment.locked:
-        console.warn(f"{environment.target}: not locked; these are the values of the matrix")
+        console.warn(f"{environment.target} is not locked; the values are those of the matrix")
     differing = [item.name for item in environment.image if item.differs]
     if differing:
         again = f"imgbuild lock {environment.target}"
         console.warn(
-            f"{environment.target}: the lock is stale, because the matrix has other values for"
-            f" {', '.join(differing)}; to lock again, run: {again}"
+            f"{environment.target}: the lock is stale, because the matrix has other values for "
+            f"{', '.join(differing)}; run {again}"
         )
 
 
@@ -131,7 +131,7 @@ ENDINGS: Mapping[Form, str] = {"cyclonedx": ".cdx.json", "spdx": ".spdx.json"}
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """An SBOM: its image, its own digest, and its path or its content."""
+    """An SBOM: image, digest of the SBOM, and path or content."""
 
     target: str
     arch: Arch
@@ -142,13 +142,13 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show_sbom(selection: Selection, form: Form, output: Path | None) -> None:
-    """Write the SBOM of each image, the same bytes that `imgbuild push` attaches."""
+    """Write the SBOM of each image, with the same bytes as attached by `imgbuild push`."""
     project = selection.project()
     chosen = selection.locked(project)
     json = console.json
     several = sum(len(item.arches) for item in chosen) > 1
     if several and output is None and not json:
-        message = "only one SBOM can be written to stdout"
+        message = "stdout can contain only one SBOM"
         raise InputError(message, hint="specify one target and --arch, or a folder with --output")
     written = []
     for sbom, data in _sboms(project, chosen, form):
@@ -189,14 +189,16 @@ Layers = Annotated[
 ]
 History = Annotated[
     bool,
-    option("--history", "Show earlier digests, from the git history of a checkout.", often=True),
+    option(
+        "--history", "Show earlier digests, based on the git history of a checkout.", often=True
+    ),
 ]
 Tests = Annotated[bool, option("--tests", "Show test results by GPU.", often=True)]
 Variables = Annotated[
     bool,
     option(
         "--variables",
-        "Show the environment variables, with the reason and the source of each.",
+        "Show the environment variables, with reasons and sources.",
         often=True,
     ),
 ]
@@ -212,9 +214,9 @@ Sbom = Annotated[
 
 
 class PackageList(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of an image: wheels and Debian packages, each name → version.
+    """The packages of an image: the versions of wheels and Debian packages by name.
 
-    `cpython` is the version of a standalone Python, "" if the base's own is used.
+    `cpython` is the version of a standalone Python, or "" if Python is part of the base.
     """
 
     target: str
@@ -239,33 +241,31 @@ def show(
         OUTPUT_PATH("Applies to --sbom: a file, or a folder for several targets. Default: stdout."),
     ] = None,
 ) -> None:
-    """Show the versions, digest, size, tests and commands of a target.
+    """Show the versions, digest, size and tests of a target.
 
     Two targets are shown side by side. Nothing is downloaded or built. --layers, --variables,
-    --packages, --guide, --history, --tests and --sbom each show one part instead.
+    --packages, --guide, --history, --tests and --sbom show other information instead.
 
     On a terminal, --layers draws the download sizes as bars. Otherwise, it prints the columns
-    position, name, MB to pull, MB unpacked ("-" if the registry does not report it), contents, and
-    the first digits of the digest. --json includes the complete digest and every file of each
-    layer.
+    position, name, MB to pull, MB unpacked ("-" if unknown), contents, and the first digits of the
+    digest. --json includes complete digests and every file in each layer.
 
     --history lists the commits of the checkout that changed the digest of the target. --tests lists
     the latest run of each tier of smoke tests on each kind of GPU, and the skipped cases with the
-    reasons. A run of another image with the same configuration is included, with the digest of that
-    image. The column "in" shows how the image was run: docker, podman, apptainer, or root (an
-    unpacked root folder, without an engine).
+    reasons. Runs of other images with the same configuration are included, with their digests. The
+    column "in" shows how the image was run: docker, podman, apptainer, or root (an unpacked root
+    folder, without an engine).
 
-    --variables lists the variables in the image, as recorded in its lock, then those that are set
-    at run time by the entry point, under Apptainer, by Slurm job scripts and by smoke tests. The
-    source of a variable is a URL, PACKAGE==VERSION PATH:LINE in a wheel, or a file of the
-    repository. If the image has another version of the package, that version follows, with its
-    origin: the pins of the target, or the lock.
+    --variables lists the variables in the image, as recorded in the lock, and the variables that
+    are set at run time by the entry point, under Apptainer, by Slurm job scripts and by smoke
+    tests. The source of a variable is a URL, a line of a file in a wheel (PACKAGE==VERSION
+    PATH:LINE), or a file of the repository. If the image has a different version of the package,
+    this version and its origin (pins or lock) are shown.
 
     --guide prints the image's /opt/imgbuild/README as Markdown: first commands, missing features,
-    and how to add a package. It is followed by data that the image cannot contain: its digest,
-    download size and test results.
+    and how to add a package. The image's digest, download size and test results are added.
 
-    --sbom writes the same bytes on every machine, which are those that `imgbuild push` attaches.
+    --sbom writes the same bytes on every machine, as attached by `imgbuild push`.
 
     Examples:
 
@@ -350,7 +350,7 @@ def _page(session: Session, item: Selected) -> Page:
 
 
 def guide_of(session: Session, item: Selected) -> Guide:
-    """The guide of a locked target; LockStale if it is not locked."""
+    """The guide of a locked target. Raises LockStale if it is not locked."""
     images = session.project.images
     lock = read_lock(images, item.name)
     text = lock.settings.readme or readme.readme(lock, item.target, images)
@@ -410,12 +410,12 @@ def _packages(selection: Selection) -> None:
 
 
 def _fitting_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as a table; without the files if they are too wide for the terminal."""
+    """The rows as a table, without file names if the terminal is too narrow."""
     table = aligned(rows, width=sys.maxsize)
     if max(map(len, table)) <= terminal_width():
         return table
     console.info(
-        "to see file names, use a wider terminal or a pipe: imgbuild show TARGET --packages | cat"
+        "to see file names, use a wider terminal, or run: imgbuild show TARGET --packages | cat"
     )
     return aligned([row[:-1] for row in rows])
 

@@ -1,4 +1,4 @@
-"""`imgbuild sign`: sign an image in a registry, with a key or without one."""
+"""Implements `imgbuild sign`, which signs an image in a registry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def sign(
     sign_key: SignKey = None,
     keyless: Keyless = False,
     target: Annotated[
-        list[str] | None, TARGET("Provenance and SBOMs are created from its lock and signed too.")
+        list[str] | None,
+        TARGET("Provenance and SBOMs are created from the lock of this target, and signed too."),
     ] = None,
     lock: Annotated[
         str | None,
@@ -35,10 +36,10 @@ def sign(
     """Sign an image in a registry, with its provenance and SBOMs.
 
     The image is verified first, and not signed if it does not match its lock (exit status 9).
-    Provenance and SBOMs are created from your own lock (--target or --lock), never from attachments
-    of the image; without a lock, only the digest is signed. An index and each of its manifests are
-    signed. The signatures can be verified with cosign 3. Signing again with the same key changes
-    nothing.
+    Provenance and SBOMs are created from your lock (--target or --lock), and not from attachments
+    of the image. Without a lock, only the digest is signed. For an image with several
+    architectures, the index and all manifests are signed. The signatures can be verified with
+    cosign 3. Signing again with the same key changes nothing.
 
     Examples:
 
@@ -47,8 +48,8 @@ def sign(
         imgbuild sign registry.example/rl:cu124-vllm --target cu124-vllm --keyless
     """
     if (sign_key is None) != keyless:
-        message = "either --sign-key FILE or --keyless is required"
-        raise InputError(message, hint="create a key pair with: cosign generate-key-pair")
+        message = "specify either --sign-key FILE or --keyless"
+        raise InputError(message, hint="to create a key pair, run: cosign generate-key-pair")
     private = keys.load_private(sign_key) if sign_key else None
     client, reference = _published.client(image, plain_http, offline=False, origin=True)
     local_lock = _published.lock(target, lock, matrix)

@@ -1,4 +1,4 @@
-"""`imgbuild site`: writes the targets of the matrix as static pages."""
+"""Implements `imgbuild site`, which writes the targets of the matrix as static pages."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ SOURCE = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~/-]*)?")
 Output = Annotated[
     Path | None,
     OUTPUT_PATH(
-        "Must be a new folder, an empty folder, or a site that imgbuild has written. Default:"
-        " build/site."
+        "Must not exist, be empty, or contain a site written by imgbuild. Default: build/site."
     ),
 ]
 Registry = Annotated[
@@ -45,7 +44,8 @@ Cves = Annotated[
     Path | None,
     option(
         "--cves",
-        "The output of `imgbuild cves --all --json`, whose vulnerabilities are shown on the pages.",
+        "Show the vulnerabilities in this file, which is the output of `imgbuild cves --all "
+        "--json`.",
         metavar="FILE",
         often=True,
     ),
@@ -68,7 +68,7 @@ Source = Annotated[
     str,
     option(
         "--source",
-        "The URL of the source repository, to which the pages link.",
+        "The URL of the source repository, for links on the pages.",
         metavar="URL",
     ),
 ]
@@ -89,9 +89,9 @@ def site(
 
     Each target has a page with its versions, digests, layers, tests by GPU, differences from
     similar targets, vulnerabilities, history, and commands to copy. Other pages show the whole
-    matrix as a diagram and as a table with filters, and have forms that compute in the browser
-    which targets run on a machine, which image matches a requirements.txt, what differs between two
-    images, and why versions cannot be combined. The pages need no server. In a git checkout, the
+    matrix as a diagram and as a table with filters, and have forms for finding targets for a
+    machine or a requirements.txt, comparing two images, and explaining why versions cannot be
+    combined. The forms run in the browser, and the pages need no server. In a git checkout, the
     history is that of images/TARGET/digests.json.
 
     The output folder is replaced. HTML in --title and in texts of the matrix is escaped.
@@ -106,7 +106,7 @@ def site(
     """
     if source and not SOURCE.fullmatch(source):
         message = f"--source {source!r} is not a web page URL"
-        raise InputError(message, hint="such as: --source https://github.com/OWNER/REPOSITORY")
+        raise InputError(message, hint="specify a URL such as https://github.com/OWNER/REPOSITORY")
     project = open_project(matrix, [])
     place = output.absolute() if output is not None else project.below("build/site")
     write.require_replaceable(place)
@@ -132,14 +132,16 @@ def site(
 
 
 def _repository(text: str | None) -> Repository | None:
-    """The repository for commands; InputError if it is not one."""
+    """Parse the repository for commands. Raises InputError if it is not one."""
     if not text:
         return None
     try:
         return image_reference.parse_repository(text)
     except InputError as error:
         message = f"--registry {text!r}: {error.message}"
-        raise InputError(message, hint="such as: --registry ghcr.io/OWNER/REPOSITORY") from error
+        raise InputError(
+            message, hint="specify a repository such as ghcr.io/OWNER/REPOSITORY"
+        ) from error
 
 
 COMMAND = command(site)

@@ -1,4 +1,4 @@
-"""`imgbuild slurm`: job scripts that run an image with pyxis, enroot or Apptainer."""
+"""Implements `imgbuild slurm`, which writes job scripts that run an image."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from imgbuild.system.console import console
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """Options for running the image: a SIF or a name for pyxis, folders, options for Apptainer."""
+    """Options for running the image: SIF file or pyxis image, mounts, Apptainer options."""
 
     sif: Path | None
     pyxis: str | None
@@ -51,9 +51,9 @@ class Runtime(msgspec.Struct, frozen=True):
 def runtime_container(
     project: Project, target_digests: TargetDigests, runtime: Runtime, *, check: bool, submit: bool
 ) -> Container:
-    """The container of the locked image; for a check, the folder of its scripts is mounted.
+    """The container for the locked image. For a check, the folder with its scripts is mounted.
 
-    InputError if the job is submitted and the image's file does not exist.
+    Raises InputError if the job is submitted and the image's file does not exist.
     """
     if runtime.sif is not None and runtime.pyxis is not None:
         message = "--sif-file and --pyxis cannot be combined"
@@ -72,22 +72,23 @@ def runtime_container(
     if isinstance(image, Path) and not image.exists():
         if submit:
             message = f"{image}: no such file"
-            raise InputError(message, hint=f"make it with: {make}")
+            raise InputError(message, hint=f"run {make}")
         console.warn(
-            f"{image} does not exist yet; create it with: {make}; if the cluster does not share"
-            " this disk, copy the file to the same path there"
+            f"{image} does not exist; to create it, run: {make}; if the cluster does not share "
+            "this disk, copy the file to the same path on the cluster"
         )
     if runtime.sif is None and runtime.pyxis is None and programs.which("sbatch") is None:
         console.info(
-            f"the script uses the path {image} of this machine; use --sif-file PATH for another one"
+            f"the script uses the path {image} of this machine; to use another path, pass "
+            "--sif-file PATH"
         )
     return Container(image=str(image), pyxis=runtime.pyxis is not None, binds=binds, words=words)
 
 
 def warn_if_other_image(sif: Path, target_digests: TargetDigests) -> None:
-    """Warn if the SIF was not created from the locked image, whose digest the script names.
+    """Warn if the SIF was not created from the locked image.
 
-    A SIF created by another tool cannot be compared.
+    SIF files created by other tools are not checked.
     """
     try:
         config = files.config_of(sif) if sif.is_file() else None
@@ -96,11 +97,11 @@ def warn_if_other_image(sif: Path, target_digests: TargetDigests) -> None:
         return
     if config and config not in {image.config for image in target_digests.arch.values()}:
         build_command = f"imgbuild build {target_digests.target} --format sif"
-        console.warn(f"{sif} is not the image of the current lock; build it with: {build_command}")
+        console.warn(f"{sif} was not created from the current lock; run {build_command}")
 
 
 def imported(image: str) -> Path | str:
-    """The image as pyxis accepts it: the absolute path of a file, or a name in a registry."""
+    """The image in the form for pyxis: the absolute path of a file, or a name in a registry."""
     path = Path(image)
     return path.absolute() if path.exists() or path.suffix in (".sqsh", ".squashfs") else image
 
@@ -109,7 +110,7 @@ LATE = 5  # seconds until a log is visible once its job has ended
 
 
 class WrittenScript(msgspec.Struct, frozen=True, kw_only=True):
-    """A job script, its path, and the job's ID once it is submitted."""
+    """A job script, its path, and the ID of the job if it was submitted."""
 
     target: str
     name: str
@@ -142,8 +143,8 @@ Pyxis = Annotated[
     str | None,
     option(
         "--pyxis",
-        "Run this image with srun and pyxis instead of Apptainer: a squashfs file from `imgbuild"
-        " build --format squashfs`, or HOST#NAME:TAG, enroot's name for an image in a registry.",
+        "Run this image with srun and pyxis instead of Apptainer: a squashfs file from `imgbuild "
+        "build --format squashfs`, or an image in a registry as HOST#NAME:TAG.",
         metavar="IMAGE",
     ),
 ]
@@ -198,11 +199,11 @@ def slurm(
     job: Job = ScriptKind.SINGLE,
     gpus: Annotated[
         str | None,
-        GPUS("Applies to each node; 'all' is not accepted. Default: none, with a warning."),
+        GPUS("Applies to each node; 'all' is not accepted. Default: no GPUs, with a warning."),
     ] = None,
     sif: Annotated[
         Path | None,
-        SIF_FILE("An unpacked SIF (a folder) is accepted too. Default: build/TARGET.sif."),
+        SIF_FILE("An unpacked SIF (a folder) is also accepted. Default: build/TARGET.sif."),
     ] = None,
     pyxis: Pyxis = None,
     served_model: Model = "",
@@ -218,8 +219,8 @@ def slurm(
 ) -> None:
     """Write a Slurm job script for the image of a target.
 
-    The command follows --. The script does not need imgbuild, only a SIF file and Apptainer on the
-    nodes, or pyxis. docs/slurm.md in imgbuild's repository explains the script.
+    The command follows --. The script requires a SIF file and Apptainer on the nodes, or pyxis, but
+    not imgbuild. It is explained in docs/slurm.md in imgbuild's repository.
 
     Examples:
 
@@ -241,8 +242,8 @@ def slurm(
         message = f"--job check accepts no command: {' '.join(words)}"
         raise InputError(message, hint="omit the command, or choose another --job")
     if gpus == "all":
-        message = "--gpus all: Slurm requires a number"
-        raise InputError(message, hint="for example: --gpus 8")
+        message = "--gpus all is not supported, because Slurm requires a number"
+        raise InputError(message, hint="specify, for example, --gpus 8")
     project = selection.project(name)
     report_templates(project)
     resources = allocation(
@@ -274,7 +275,7 @@ def _script(
     kernel_cache: bool,
     **more: object,
 ) -> JobScript:
-    """The script of `job`, in the image of the target `name`."""
+    """The script for `job` in the image of the target `name`."""
     chosen = choose(project, [name] if name else [], everything=False, arches=[])
     single([item.lock.target for item in chosen])
     lock = chosen[0].lock
@@ -299,7 +300,7 @@ def _script(
 
 
 def _kernels(target_digests: TargetDigests) -> dict[str, str]:
-    """The name of the kernel cache of the image on each kind of machine."""
+    """The names of the kernel caches of the image by kind of machine."""
     return {
         arch.wheel: image.manifest.removeprefix("sha256:")
         for arch, image in target_digests.arch.items()
@@ -307,7 +308,7 @@ def _kernels(target_digests: TargetDigests) -> dict[str, str]:
 
 
 def _report(job_script: JobScript, text: str, output: Path | None, *, submit: bool) -> None:
-    """Print the script, or submit it and print the result."""
+    """Print the script, or submit the job and print the result."""
     result = WrittenScript(
         target=job_script.target, name=job_script.name, script=text, place=output
     )
@@ -340,7 +341,7 @@ def _report(job_script: JobScript, text: str, output: Path | None, *, submit: bo
 
 
 def _read(log: Path) -> str:
-    """A job's log; on a network disk it is visible some seconds after the job's end."""
+    """Read the log of a job, waiting some seconds until it appears on a network disk."""
     for _ in range(LATE):
         if log.exists():
             return log.read_text(encoding="utf-8", errors="replace")

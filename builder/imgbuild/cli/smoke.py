@@ -1,4 +1,4 @@
-"""`imgbuild smoke`: run the smoke tests in images, by tier; JUnit reports, test records."""
+"""Implements `imgbuild smoke`, which runs smoke tests in images."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """A target to test; `project` is None if its lock and its layout were given directly."""
+    """A target to test. `project` is None if its lock and layout were specified directly."""
 
     name: str
     lock: Callable[[], Lock]
@@ -78,10 +78,10 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 def chosen_images(
     selection: Selection, layout: Path | None, lock: Path | None, sif: Path | None
 ) -> list[Subject]:
-    """The images that the command line names: targets of the matrix, or one image and its lock.
+    """The images to test: targets of the matrix, or one image and its lock.
 
-    A positional word that is the folder of an OCI layout, or `lock`, means one image; the matrix is
-    then not read. The lock of a layout is `lock`, else the lock.json in its folder.
+    If `lock` is specified, or an argument is the folder of an OCI layout, one image is tested and
+    the matrix is not read. The lock of a layout is `lock`, else the lock.json in the folder.
     """
     words, everything = selection.named, selection.everything
     if lock is not None or any((Path(word) / MARKER).is_file() for word in words):
@@ -111,7 +111,7 @@ def _single_image(
     images = [*map(Path, words), *(each for each in (layout, sif) if each is not None)]
     if everything or len(images) != 1:
         message = f"--lock requires exactly one image, not {', '.join(map(str, images)) or 'none'}"
-        raise InputError(message, hint="imgbuild smoke LAYOUT --lock images/TARGET/lock.json")
+        raise InputError(message, hint="run imgbuild smoke LAYOUT --lock images/TARGET/lock.json")
     folder = images[0]
     path = lock or folder / lock_file.FILE
     hint = (
@@ -136,7 +136,7 @@ def _single_image(
 def image_reports(
     image: Subject, arch: Sequence[Arch] | None, options: SmokeOptions, store: Store
 ) -> Iterator[SmokeRun]:
-    """The report of each tier, yielded when the tier has run."""
+    """Run the tiers, and yield the report of each tier when it has ended."""
     tiers, how = options.tiers, options.how
 
     def _test_image(only: Arch) -> ImageUnderTest:
@@ -163,7 +163,7 @@ def image_reports(
 
 
 def _environment_arch(arches: Sequence[Arch] | None) -> Arch:
-    """This machine's architecture, the only one that can be tested in the active environment."""
+    """The architecture of this machine, which is that of the active environment."""
     machine = Arch.parse(platform.machine())
     if arches and set(arches) != {machine}:
         message = f"--arch {' --arch '.join(arches)}: the active environment is {machine}"
@@ -178,9 +178,10 @@ COLUMNS = ("case", "outcome", "seconds")
 
 
 def print_report(report: Report) -> None:
-    """Print a table of the cases, then the skipped cases with reasons, then the failed ones.
+    """Print a table of cases, skipped cases with reasons, and failed cases.
 
-    Without `-v`, quick passed cases share one row, and failed ones show only the end of their log.
+    Without `-v`, quick passed cases share one row, and only the end of the logs of failed cases is
+    printed.
     """
     title = f"{report.target} {report.arch}, tier {report.tier}"
     whole = console.verbosity > 0
@@ -210,7 +211,7 @@ def print_report(report: Report) -> None:
             console.error(f"{case.name}: {case.message}")
             lines = case.log.splitlines()
             if len(lines) > TAIL and not whole:
-                console.info(f"the last {TAIL} of {len(lines)} lines of its log (-v shows all):")
+                console.info(f"last {TAIL} of {len(lines)} log lines (to show all, add -v):")
                 lines = lines[-TAIL:]
             console.info(indent("\n".join(lines), "  "))
             report_cause(case.log)
@@ -230,16 +231,16 @@ ArbitraryUser = Annotated[
     bool,
     option(
         "--arbitrary-user",
-        "Run as on clusters: with a read-only file system, as a user that the image does not"
-        " define. This is always the case with apptainer.",
+        "Run with a read-only file system, as a user that the image does not define, like on "
+        "clusters. This option is always enabled with apptainer.",
     ),
 ]
 Model = Annotated[
     Path | None,
     option(
         "--model",
-        "The model to use in the gpu tiers, in the cases of vLLM, SGLang and their servers and in"
-        " the GRPO step of TRL. Default: a tiny model with random weights.",
+        "The folder of the model for the gpu tiers. It is used by the cases of vLLM and SGLang, "
+        "by their servers and by the GRPO step of TRL. Default: a tiny model with random weights.",
         metavar="FOLDER",
     ),
 ]
@@ -265,9 +266,9 @@ Imports = Annotated[
     list[Path] | None,
     option(
         "--import",
-        "Instead of running tests, add results from another machine to images/TARGET/smoke.json,"
-        " whether they passed or failed: a file written by `imgbuild smoke --json`, or a job's"
-        " folder of `imgbuild ci script`. Can be repeated.",
+        "Instead of running tests, add results from another machine to images/TARGET/smoke.json, "
+        "whether they passed or failed. Accepts a file written by `imgbuild smoke --json`, and "
+        "the folder of a job of `imgbuild ci script`. Can be repeated.",
         metavar="PATH",
         often=True,
     ),
@@ -276,15 +277,15 @@ Imports = Annotated[
 
 LockOption = Annotated[
     Path | None,
-    LOCK("Needed to test a layout or SIF file outside of a checkout. Default: LAYOUT/lock.json."),
+    LOCK("Required to test a layout or SIF file outside of a checkout. Default: LAYOUT/lock.json."),
 ]
-SifOption = Annotated[Path | None, SIF_FILE("It is tested with apptainer, without a layout.")]
+SifOption = Annotated[Path | None, SIF_FILE("Test this file with apptainer instead of a layout.")]
 ThroughOption = Annotated[
     Through | None,
     THROUGH(
-        "One of docker, podman, root (an unpacked root folder, without an engine), apptainer (a"
-        " SIF file, read-only, as a user that the image does not define), or here (the active"
-        " Python environment, without an image). Default: the engine that is running, else root."
+        "One of docker, podman, root (an unpacked root folder, without an engine), apptainer (a "
+        "read-only SIF file, run as a user that the image does not define), or here (the active "
+        "Python environment, without an image). Default: the running engine, else root."
     ),
 ]
 
@@ -307,16 +308,16 @@ def smoke(
     case: Case = "*",
     imports: Imports = None,
 ) -> None:
-    """Test built images from the inside, without network access.
+    """Run smoke tests in built images, without network access.
 
     Exits with status 1 if a test failed or none passed. A test is skipped if the image lacks the
     packages that it tests. The gpu tiers fail on a machine without a GPU.
 
     Test records are kept in images/TARGET/smoke.json: --record adds the runs of this machine, and
     --import those of other machines. `imgbuild list` and `imgbuild show` print them. A run is
-    rejected if it tested an image other than the locked one (by its configuration and the diff IDs
-    of its layers), does not cover a whole tier, did not end, or is damaged. If a run is rejected,
-    no run is added.
+    rejected if it is of an image other than the locked one (by configuration and diff IDs of the
+    layers), does not cover a whole tier, did not end, or is damaged. If one run is rejected, no run
+    is added.
 
     Examples:
 
@@ -333,14 +334,14 @@ def smoke(
     if imports:
         if selection.named or selection.everything:
             message = "--import and targets cannot be combined"
-            raise InputError(message, hint="omit the targets, which are read from the files")
+            raise InputError(message, hint="omit the targets, because they are read from the files")
         project = selection.project()
         project.require_writable("imgbuild smoke --import")
         _smoke_import.record(imports, project)
         return
     _refuse(sif, layout, through, tier, model, case, arbitrary=arbitrary_user, record=record)
     if junit is not None:
-        files.require_writable([junit], hint="choose another file with --junit")
+        files.require_writable([junit], hint="choose another path with --junit")
     through = "apptainer" if sif is not None else through
     options = SmokeOptions(
         tiers=_tiers(tier, through),
@@ -380,7 +381,7 @@ def _refuse(
     sif: Path | None, layout: Path | None, through: Through | None, tier: list[Tier] | None,
     model: Path | None, case: str, *, arbitrary: bool, record: bool,
 ) -> None:  # fmt: skip
-    """InputError for options that cannot be combined."""
+    """Raise InputError for options that cannot be combined."""
     if arbitrary and through == "here":
         message = "--arbitrary-user and --through here cannot be combined"
         raise InputError(message, hint="omit --arbitrary-user, or test an image")
@@ -393,7 +394,8 @@ def _refuse(
     if record and (sif is not None or through == "here"):
         message = "--record cannot be combined with --sif-file or --through here"
         raise InputError(
-            message, hint="test the layout of the image; --through apptainer makes its SIF"
+            message,
+            hint="test the layout of the image with --through apptainer, which creates a SIF file",
         )
     if case != "*" and not tier:
         message = f"--case {case} requires --tier"
@@ -401,7 +403,7 @@ def _refuse(
 
 
 def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierName, ...]:
-    """The named tiers, else all that this machine's GPUs allow, which are reported."""
+    """The tiers in `named`, or by default all tiers that the GPUs of this machine allow."""
     if named:
         return tuple(each.value for each in named)
     gpu_count = driver.gpus()
@@ -411,10 +413,10 @@ def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierN
 
 
 def _model(folder: Path | None) -> Path | None:
-    """The model's folder, absolute; InputError if it has no model."""
+    """The absolute path of the model's folder. Raises InputError if it has no model."""
     if folder is not None and not (folder / "config.json").is_file():
         message = f"--model {folder}: config.json is missing"
-        raise InputError(message, hint="specify a folder that from_pretrained can read")
+        raise InputError(message, hint="specify a folder with a model for from_pretrained")
     return folder.resolve() if folder else None
 
 
@@ -424,14 +426,15 @@ def _smoke(
     arch: Sequence[Arch] | None,
     options: SmokeOptions,
 ) -> dict[str, ImgbuildError]:
-    """Add the report of each target and tier to `reports`, printed as soon as it is complete.
+    """Test each target and tier, print the report, and add it to `reports`.
 
-    A tier that could not be tested gets a report with the reason. Returns, by target, the error
-    that stopped a test or its record; the error is raised if nothing was tested and no JUnit report
-    is requested.
+    If a tier cannot be tested, the report contains the reason. Returns the errors of tests and test
+    records by target. An error is raised if nothing was tested and no JUnit report is requested.
     """
     if options.record and any(image.project is None for image in images):
-        message = "--record requires the project of the image, but --lock specifies only a file"
+        message = (
+            "--record cannot be combined with --lock, because test records are part of a project"
+        )
         hint = "write the results with --json, and add them to the project with --import"
         raise InputError(message, hint=hint)
     for image in images if options.record else ():
@@ -465,7 +468,7 @@ def _smoke(
 
 
 def _record(project: Project, report: SmokeRun, store: Store) -> dict[str, ImgbuildError]:
-    """Add the run to the test record; by target, the error if it is refused."""
+    """Add the run to the test record. Returns the error by target if the run is rejected."""
     try:
         _smoke_import.report(recording.record(project, [reports.image_run(report)], store))
     except Interrupted:

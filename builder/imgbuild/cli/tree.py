@@ -1,4 +1,4 @@
-"""`imgbuild tree`: the dependency tree of a locked target."""
+"""Implements `imgbuild tree`, which shows the dependency tree of a locked target."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def tree(
     """Show the dependency tree of a target.
 
     Each line shows the requirement in brackets. (*) marks a package whose dependencies are listed
-    above. Requirements are the same as for `imgbuild why`. --json contains the packages and
+    above. Requirements are the same as for `imgbuild why`. --json writes the packages and
     dependencies of the tree as flat lists.
 
     Examples:
@@ -74,7 +74,7 @@ def tree(
         imgbuild tree cu124-vllm numpy --invert --depth 2
     """
     if invert and package is None:
-        message = "--invert needs PACKAGE"
+        message = "--invert requires PACKAGE"
         raise InputError(
             message, hint=f"specify a package, for example: imgbuild tree {name} numpy --invert"
         )
@@ -101,7 +101,7 @@ def tree(
 
 
 def _printable(line: str) -> str:
-    """A line of the tree, in ASCII if stdout cannot show the characters of its branches."""
+    """Convert a line of the tree to ASCII if stdout does not support the characters of branches."""
     try:
         line.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""`imgbuild update`: moves a project to newer versions, or tries newer versions for a matrix."""
+"""Implements `imgbuild update`, which updates a project or a matrix to newer versions."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ def update(
     dry_run: Annotated[bool, DRY_RUN()] = False,
     jobs: Jobs = 0,
 ) -> None:
-    """Move a project to newer versions, or try newer versions in a matrix.
+    """Update a project, or try newer versions in a matrix.
 
-    In a project, its rows are moved to the latest lock of the published target that they use, or
-    with --to, to another target. First, the changes are printed: versions, bytes to pull, and what
-    the new packages break in the project's code. Then matrix.yaml (its comments are kept), the
-    copied target and a new lock are written. If the update is interrupted, the next one completes
-    it. If requirements of the project exclude the target, all of them are listed, and nothing is
-    written.
+    In a project, moves the rows to the latest lock of their published target, or with --to, to
+    another target. Prints the changes first: versions, bytes to pull, and errors in the project's
+    code with the new packages. Then writes matrix.yaml (comments are kept), the copied target and a
+    new lock. The next update completes an interrupted one. If requirements of the project exclude
+    the target, lists these requirements and writes nothing.
 
-    In a matrix with bases and pins, each newer version of a pinned package is solved, audited and
-    locked in a temporary folder, for all architectures of the row. Versions that work become one
-    new row of matrix.yaml, with lock, digests and Dockerfile; the original row does not change.
-    Versions that do not work are recorded with the reasons in images/updates.json, and are tried
-    again when the cause has changed. No image is built or tested. By default, the recommended
-    targets are updated, each from the newest row that was derived from it. If a version could not
-    be tried, the exit status is 1 or that of the error, such as 7 without a network.
+    In a matrix with bases and pins, solves, audits and locks each newer version of a pinned package
+    in a temporary folder, for all architectures of the row. Adds the versions that work to
+    matrix.yaml as one new row, with lock, digests and Dockerfile; the original row does not change.
+    Records versions that do not work with the reasons in images/updates.json, and tries them again
+    when the reason has changed. No image is built or tested. By default, updates the recommended
+    targets, each from the newest row that was derived from it. If a version could not be tried,
+    exits with status 1 or that of the error, such as 7 without a network.
 
     Examples:
 
@@ -62,10 +61,10 @@ def update(
 
 
 def _refuse(given: tuple[str, ...], reason: str) -> None:
-    """InputError for options of the other form."""
+    """Raise InputError if one of `given` options cannot be used."""
     if given:
         message = f"{', '.join(given)}: {reason}"
-        raise InputError(message, hint="omit it; `imgbuild help update` describes both forms")
+        raise InputError(message, hint="omit these options; for details, run: imgbuild help update")
 
 
 COMMAND = command(update)

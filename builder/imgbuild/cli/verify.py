@@ -1,4 +1,4 @@
-"""`imgbuild verify`: checks the signatures, the lock and the contents of an image."""
+"""Implements `imgbuild verify`, which verifies signatures, lock and contents of an image."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ Image = Annotated[
 @verb
 def verify(
     image: Image,
-    key: Annotated[Path | None, KEY("Without a key, signatures are not verified.")] = None,
+    key: Annotated[Path | None, KEY("Signatures are not verified without this option.")] = None,
     target: Annotated[
         list[str] | None,
         TARGET(
-            "Compares the image with the lock of this target. Default: the lock attached to the"
-            " image."
+            "Compare the image with the lock of this target. Default: the lock attached to the "
+            "image."
         ),
     ] = None,
     lock: Annotated[
@@ -54,7 +54,7 @@ def verify(
         str | None,
         option(
             "--builder-id",
-            "The ID of the builder that the provenance must name. Requires --key.",
+            "The required builder ID in the provenance. Requires --key.",
             metavar="ID",
         ),
     ] = None,
@@ -72,10 +72,11 @@ def verify(
 ) -> None:
     """Verify the signatures, the lock and the contents of an image.
 
-    Only the image is needed, because its lock is attached to it. Prints one line per check: passed,
-    failed, or not checked with the reason. Exits with status 9 if a check failed, if a check that
-    an option requests is not possible, or if no check passed. Without --key or a lock of your own,
-    --rebuild uses the attached lock, which anyone with write access to the registry could replace.
+    Only the image is required, because the lock is attached to it. Prints one line per check:
+    passed, failed, or not checked with the reason. Exits with status 9 if a check failed, if a
+    check requested by an option is not possible, or if no check passed. Without --key, --target and
+    --lock, --rebuild uses the attached lock, which anyone with write access to the registry could
+    replace.
 
     Examples:
 
@@ -90,7 +91,7 @@ def verify(
             "--builder-id requires --key, because the builder is not authenticated without a"
             " signature"
         )
-        raise InputError(message, hint="add the public key that you trust: --key FILE")
+        raise InputError(message, hint="add a trusted public key with --key FILE")
     again = partial(rebuilt.rebuild, processes=_options.processes(jobs), offline=offline)
     options = VerifyOptions(
         key=keys.load_public(key) if key else None,

@@ -1,4 +1,4 @@
-"""`imgbuild why`: shows which packages need a package, and what limits its version."""
+"""Implements `imgbuild why`, which shows why a package is in a target."""
 
 from __future__ import annotations
 
@@ -57,15 +57,14 @@ TARGET = Annotated[
 def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offline = False) -> None:
     """Show why a package is in a target, and what limits its version.
 
-    Lists the requirements of the target and of the packages that depend on it, learned constraints
-    with their evidence, and the cut-off date. For a pinned package, also lists the bounds without
-    the pin, the exact versions that it requires of other packages, newer versions in other targets,
-    notes of the target about it, and versions that `imgbuild update` rejected. For a package that
-    the target does not contain, lists what its versions in other targets require that the target
-    lacks or has in another version. Requirements are those that `imgbuild lock` recorded from the
-    METADATA of the locked wheels; if it could not record them, they are read from the index. The
-    last line lists the layers, with their sizes, that change if only the version of this package
-    changes.
+    Lists the requirements of the target and of packages that depend on the package, learned
+    constraints with evidence, and the cut-off date. For a pinned package, also lists the bounds
+    without the pin, the exact versions that it requires of other packages, newer versions in other
+    targets, notes of the target, and versions that `imgbuild update` rejected. For a package that
+    the target does not contain, lists the requirements of its versions in other targets that the
+    target does not satisfy. Requirements are read from the lock, or from the index if `imgbuild
+    lock` could not record them. The last line lists the layers, with sizes, that change with the
+    version of the package.
 
     Examples:
 
@@ -79,7 +78,7 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
     """
     if name and lock_path(selection.project().images, package).exists():
         message = f"{package} is a target, but the first argument is the package"
-        raise InputError(message, hint=f"imgbuild why {name} {package}")
+        raise InputError(message, hint=f"run imgbuild why {name} {package}")
     _compared(package, name, selection)
     package_name = normalize(package)
     chosen = _dependencies.locked(selection, [name] if name else [])
@@ -88,7 +87,7 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
         chosen = [(lock, arch) for lock, arch in chosen if package_name in lock.arch[arch].versions]
         if not chosen:
             message = f"no locked target has the package {package}"
-            packages = "imgbuild show TARGET --packages lists packages"
+            packages = "to list packages, run: imgbuild show TARGET --packages"
             raise NothingSelected(message, hint=source_only.absence(package_name) or packages)
     project = selection.project([name] if name else [])
     learned = constraints.read(project.images)
@@ -125,7 +124,7 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
 
 
 def _compared(package: str, name: str | None, selection: Filter) -> None:
-    """InputError for a package with a version, or for two packages: `resolve` compares these."""
+    """Raise InputError for a package with a version, or for two packages."""
     names = (package, *([name] if name else []))
     project = selection.project()
     if VERSION.search(" ".join(names)) or (
@@ -135,7 +134,9 @@ def _compared(package: str, name: str | None, selection: Filter) -> None:
             normalize(name) in row.pins for row in published.load(project.matrix).targets.values()
         )
     ):
-        hint = f"whether versions go together: imgbuild resolve {shlex.join(names)}"
+        hint = (
+            f"to check whether versions are compatible, run: imgbuild resolve {shlex.join(names)}"
+        )
         message = f"{' '.join(names)}: expected a package and a target"
         raise InputError(message, hint=hint)
 
@@ -148,7 +149,7 @@ def _absent(
     *,
     offline: bool,
 ) -> list[AbsentPackage]:
-    """What stops the versions of `package` in other targets, the newest first."""
+    """The reasons against versions of `package` in other targets, the newest first."""
     lock, arch = chosen
     others: dict[str, list[Lock]] = {}
     for other, _ in _dependencies.locked(selection, []):
@@ -166,7 +167,7 @@ def _absent(
 
 
 def _absent_lines(absent: Sequence[AbsentPackage]) -> Iterator[str]:
-    """What versions of a package that is not in a target require of it."""
+    """Lines with the reasons against versions of a package that is not in a target."""
     first = absent[0]
     yield f"{first.package} is not in {first.target} ({first.arch})"
     for each in absent[:NEWER]:
@@ -175,17 +176,14 @@ def _absent_lines(absent: Sequence[AbsentPackage]) -> Iterator[str]:
             source = "code" if need.learned else "METADATA"
             yield f"    needs {need.package}{need.spec} ({source}), not {need.version}"
         if not each.obstacles:
-            yield (
-                "    no requirement prevents it; run imgbuild lock to solve for it and audit its"
-                " code"
-            )
+            yield ("    no requirement prevents it; to solve and audit it, run imgbuild lock")
         if each.lacks:
-            also = f"also needs {first_of(each.lacks, LACKS)}"
+            also = f"also requires {first_of(each.lacks, LACKS)}"
             yield from paragraph(also, WIDTH, "    ", "      ")
 
 
 def _recorded(reason: VersionReason, matrix: Matrix, project: Project) -> VersionReason:
-    """With the notes on a pinned package, and the refused versions of the row or its origin."""
+    """Add notes on a pinned package, and the versions rejected for the row or its origin."""
     updates = tried_updates.read(project.images)
     origin = updates.origin(reason.target)
     return msgspec.structs.replace(
@@ -206,7 +204,7 @@ def _recorded(reason: VersionReason, matrix: Matrix, project: Project) -> Versio
 
 
 def _newer(reason: VersionReason, matrix: Matrix) -> str:
-    """The newest pin of the package in the matrix, if it is newer, and the targets that have it."""
+    """The newest pin of the package in the matrix, if it is newer, with its targets."""
     pins = [
         (pin, name)
         for name, target in matrix.targets.items()
@@ -235,7 +233,7 @@ def _lines(reason: VersionReason, newer: str) -> Iterator[str]:
         yield from _wrapped(f"without the pin: {reason.unpinned or dependencies.ANY}")
     if reason.exact:
         needs = ", ".join(f"{need.needs}{need.spec}" for need in reason.exact)
-        yield from _wrapped(f"exact versions that it requires: {needs}")
+        yield from _wrapped(f"required exact versions: {needs}")
     for constraint in reason.learned:
         yield from _wrapped(_learned(constraint, reason))
     for text in reason.notes:
@@ -253,14 +251,14 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _learned(constraint: Constraint, reason: VersionReason) -> str:
-    """A learned constraint: on the package, or why it does not have another version."""
+    """Format a learned constraint."""
     if constraint.package == reason.package and not constraint.covers(reason.version):
         return f"learned from versions other than {reason.version}: {constraint}"
     return f"learned: {constraint}"
 
 
 def _layer(project: Project, lock: Lock, arch: Arch, package: str) -> PackageLayer | None:
-    """The layers that another version changes; None for a lock without current digests."""
+    """The layers that another version changes. None for a lock without current digests."""
     try:
         digests = image_digests.read_digests(project.images, lock)
     except ImgbuildError:
@@ -273,8 +271,8 @@ def _layer_text(package: str, layer: PackageLayer) -> str:
     size = f"{layer.size:,} bytes" + (f" ({size_text(layer.size)})" if layer.size > 1e6 else "")
     more = f" and {', '.join(layer.layers[1:])}" if layer.layers[1:] else ""
     return (
-        f"layer {layer.position}, {layer.name}{others}: another version of {package} alone changes"
-        f" it{more}, {size} to pull; all other layers stay"
+        f"layer {layer.position}, {layer.name}{others}: another version of {package} changes only "
+        f"this layer{more}, {size} to pull"
     )
 
 

@@ -1,1 +1,1 @@
-"""Containers: docker, podman, buildx, Apptainer, the sandbox; mounts, GPUs, variables, limits."""
+"""Runs containers with docker, podman, buildx, Apptainer or a sandbox."""

@@ -1,7 +1,7 @@
-"""Runs commands in a SIF with Apptainer, as on a cluster.
+"""Runs commands in a SIF file with Apptainer, as on a cluster.
 
-The root is read-only and the user is the caller, but the caller's home and environment are not
-passed into the container.
+The root is read-only and the user is the caller, but the home folder and environment of the caller
+are not passed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ REMEDY = "install Apptainer 1.4 or newer (https://apptainer.org), or omit --thro
 
 
 class ApptainerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for running a command in a SIF.
+    """Options for running a command in a SIF file.
 
-    `binds`: path in the container → folder of this machine, mounted read-only. `work` is mounted as
-    /tmp and the home, for which Apptainer's default is a memory file system of 64 MB. If the caller
-    is root, the command runs as `user`, a user and a group ID. `env` are variables in addition to
-    those of the image; `options` are further options of Apptainer.
+    `binds` maps paths in the container to folders of this machine, which are mounted read-only.
+    `work` is mounted as /tmp and as the home folder, because Apptainer's default is a memory file
+    system of 64 MB. If the caller is root, the command runs as `user`, a user and a group ID. `env`
+    are variables in addition to those of the image. `options` are further options for Apptainer.
     """
 
     binds: Mapping[str, Path] = {}
@@ -36,27 +36,27 @@ class ApptainerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require() -> str:
-    """The path of `apptainer`; ToolMissing if it is not installed."""
+    """The path of `apptainer`. Raises ToolMissing if it is not installed."""
     return process.find("apptainer", remedy=REMEDY)
 
 
 def run(
     program: str, image: Path, command: Sequence[str], settings: ApptainerOptions
 ) -> process.Result:
-    """Run `command` with the entry point of `image`. Any status is returned, not an error."""
+    """Run `command` with the entry point of `image`. The status is not checked."""
     words = command_line(program, image, command, settings)
     return process.run(words, env=environment(settings), check=False)
 
 
 def environment(settings: ApptainerOptions) -> dict[str, str]:
-    """Variables that pass `settings.env` to Apptainer; --env would split "0,1" at the comma."""
+    """Variables that pass `settings.env` to Apptainer, unlike --env also with commas."""
     return {f"APPTAINERENV_{name}": value for name, value in settings.env.items()}
 
 
 def command_line(
     program: str, image: Path, command: Sequence[str], settings: ApptainerOptions
 ) -> list[str]:
-    """The command line of `run`; its environment is `environment(settings)`."""
+    """The command line for `run`. The environment is `environment(settings)`."""
     # Without --no-eval, in a SIF built by Apptainer, a shell would expand the arguments.
     words = [program, "--quiet", "run", "--containall", "--no-eval", "--no-privs"]
     words += ["--workdir", str(settings.work), "--pwd", settings.workdir]

@@ -1,8 +1,8 @@
-"""`docker run`, `podman run` and `apptainer run` command lines: GPUs, shm size, mounts, ports.
+"""Writes command lines for `docker run`, `podman run` and `apptainer run`.
 
 Options: docs.docker.com/reference/cli/docker/container/run, docs.podman.io (podman-run),
-apptainer.org/docs/user (apptainer run). `--ipc=host` is recommended by NVIDIA's documentation of
-its PyTorch image: data loaders and NCCL need more shared memory than the 64 MB of a container.
+apptainer.org/docs/user (apptainer run). NVIDIA's documentation of its PyTorch image recommends
+`--ipc=host`, because data loaders and NCCL need more shared memory than the 64 MB of a container.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ PREFIX = "APPTAINERENV_"  # Apptainer sets variables of the container from those
 class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
     """A command line and its environment variables.
 
-    `env`: name → value; `env_from`: name → the variable of this process whose value it has.
+    `env` maps names to values. `env_from` maps names to the variables of this process with their
+    values.
     """
 
     command: tuple[str, ...]
@@ -33,7 +34,7 @@ class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
     env_from: Mapping[str, str] = {}
 
     def text(self) -> str:
-        """The command to paste into a shell."""
+        """The command in the form for pasting into a shell."""
         plain, word = quoting.plain, partial(quoting.word, lines=True)
         given = [f"{plain(name)}={word(value)}" for name, value in self.env.items()]
         given += [f'{plain(name)}="${plain(source)}"' for name, source in self.env_from.items()]
@@ -41,7 +42,7 @@ class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_process(env_from: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `EngineCommand.env_from` with their values, if they are set."""
+    """The variables in `EngineCommand.env_from` with their values, if they are set."""
     values = {name: os.environ.get(source) for name, source in env_from.items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -55,10 +56,10 @@ def engine(
     rootless: bool = False,
     init: bool = False,
 ) -> EngineCommand:
-    """The command line of Docker or podman. `rootless`: root in the container is the caller.
+    """The command line for Docker or podman. With `rootless`, root in the container is the caller.
 
-    `init`: the engine has the program for --init. Process 1 ignores signals that it does not
-    handle, such as that of Ctrl-C, and has to wait for orphaned processes.
+    With `init`, --init is used, because process 1 ignores signals that it does not handle, such as
+    that of Ctrl-C, and must wait for orphaned processes.
     """
     ids = (0, 0) if rootless and kind == "docker" else request.caller
     user = f"--user={request.user or '{}:{}'.format(*ids)}"
@@ -88,9 +89,9 @@ def engine(
 
 
 def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCommand:
-    """The command line of `apptainer run`: with home, /tmp, network and /dev/shm of the host.
+    """The command line for `apptainer run`, with home, /tmp, network and /dev/shm of the host.
 
-    InputError if Apptainer cannot run as the requested user.
+    Raises InputError if Apptainer cannot run as the requested user.
     """
     # Without --no-eval, in a SIF built by Apptainer, a shell would expand the arguments.
     words = [program, "--quiet", "run", "--cleanenv", "--no-eval", f"--pwd={request.workdir}"]
@@ -115,7 +116,7 @@ def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCom
 
 
 def ignored(request: ContainerRequest, through: str) -> list[str]:
-    """The options of `request` that the engine `through` ignores, and the effects."""
+    """Messages on options in `request` that the engine `through` ignores."""
     if through in ("docker", "podman"):
         return []
     name = {"apptainer": "Apptainer", "root": "a root folder"}[through]
@@ -144,7 +145,7 @@ def _apptainer_mount(mount: Mount) -> str:
 
 
 def _fields(mount: Mount) -> str:
-    """`mount` as a line of CSV, which can contain any character."""
+    """Format `mount` as a line of CSV, which can contain any character."""
     fields = ["type=bind", f"src={mount.source}", f"dst={mount.target}"]
     fields += [] if mount.writable else ["ro"]
     return ",".join(

@@ -1,6 +1,6 @@
-"""Runs `docker buildx bake`; buildx selects the builder: its current one, or BUILDX_BUILDER.
+"""Runs `docker buildx bake` with the current builder or $BUILDX_BUILDER.
 
-buildx draws its own progress on a terminal; elsewhere its plain lines are passed on.
+On a terminal, buildx draws the progress. Otherwise, its output lines are passed on.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from imgbuild.system.reporter import SILENT, Reporter
 
 LEAST = (0, 12)  # OCI layouts as contexts and as results
 LINES = 40  # lines of the builder's output in an error
-REMEDY = (
-    "install Docker's buildx plugin (Debian: docker-buildx); the embedded builder does not need it"
-)
+REMEDY = "install Docker's buildx plugin (Debian: docker-buildx), or use the embedded builder"
 # Files in the folder of the matrix are read and written, even through links, without a prompt.
 SETTINGS = {"BUILDX_BAKE_ENTITLEMENTS_FS": "0"}
 STORE = (
@@ -41,7 +39,7 @@ CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
     (
         r"no builder .* found|failed to find (builder|driver)",
         InputError,
-        "set BUILDX_BUILDER to a builder of `docker buildx ls`",
+        "set BUILDX_BUILDER to a builder listed by `docker buildx ls`",
     ),
     (
         r"no space left on device",
@@ -52,9 +50,9 @@ CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
 
 
 def find() -> tuple[str, ...]:
-    """The command of buildx, which is a plugin of docker or a separate program.
+    """Find the command for buildx, which is a plugin of docker or a separate program.
 
-    ToolMissing if it is not installed or older than `LEAST`.
+    Raises ToolMissing if it is not installed or older than `LEAST`.
     """
     for command in (("docker", "buildx"), ("docker-buildx",), ("buildx",)):
         if programs.which(command[0]) is None:
@@ -81,11 +79,11 @@ def bake(
     reporter: Reporter = SILENT,
     terminal: bool = False,
 ) -> None:
-    """Build `target` of the bake file `file` in `folder`; an interrupt cancels the build.
+    """Build `target` of the bake file `file` in `folder`. An interrupt cancels the build.
 
-    `values` replace keys of the target. With `terminal` buildx draws its progress there. Without
-    it, an error includes the end of its output. ToolMissing if no engine responds, InputError for
-    an unknown builder, else WorkFailed.
+    `values` replace keys of the target. With `terminal`, buildx draws the progress. Otherwise,
+    errors include the end of the output. Raises ToolMissing if no engine responds, InputError for
+    an unknown builder, and WorkFailed for other failures.
     """
     words = [*find(), "bake", "--progress=auto", f"--file={file}"]
     words += [f"--set={target}.{key}={value}" for key, value in values.items()]
@@ -109,4 +107,4 @@ def _error(target: str, last: Iterable[str], words: list[str]) -> ImgbuildError:
     for pattern, kind, remedy in CAUSES:
         if re.search(pattern, output):
             return kind(message, hint=remedy)
-    return WorkFailed(message, hint=f"to repeat: {process.pasted(words)}")
+    return WorkFailed(message, hint=f"to run the build again: {process.pasted(words)}")

@@ -1,4 +1,4 @@
-"""Memory and process limits of a command by control groups (separate: an interface of the kernel).
+"""Limits memory and processes of a command with control groups (separate: a kernel interface).
 
 Like the other modules of the enclosure, this one uses only the standard library (see `enclosure`).
 """
@@ -23,7 +23,7 @@ def write(path: str, text: str) -> None:
 
 
 def control_groups(limits: dict[str, int], process: int) -> list[str]:
-    """New control groups with `limits` for `process`; none if they cannot be created."""
+    """Create control groups with `limits` for `process`. Empty if they cannot be created."""
     folders = []
     try:
         for base, values in group_places(limits):
@@ -46,7 +46,7 @@ def control_groups(limits: dict[str, int], process: int) -> list[str]:
 
 
 def abandoned(base: str) -> list[str]:
-    """The groups in `base` of killed processes, which could not remove them."""
+    """The groups in `base` that killed processes left behind."""
     owners = {name: name.partition("-")[2] for name in os.listdir(base)}
     return [
         f"{base}/{name}"
@@ -56,7 +56,7 @@ def abandoned(base: str) -> list[str]:
 
 
 def group_places(limits: dict[str, int]) -> list[tuple[str, dict[str, int]]]:
-    """Parent folders for control groups, and the files with their limits; version 2, else 1."""
+    """Parent folders for control groups, and files for limits, of version 2 or else 1."""
     with open("/proc/self/cgroup", encoding="utf-8") as file:
         memberships = {line.split(":", 2)[1]: line.rstrip("\n").split(":", 2)[2] for line in file}
     memory, processes = limits["memory"], limits["processes"]

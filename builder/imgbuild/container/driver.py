@@ -1,8 +1,8 @@
-"""The GPUs of this machine, and the NVIDIA driver's libraries for use in a root folder.
+"""Finds GPUs, and the libraries of the NVIDIA driver for use in a root folder.
 
-Engines mount the driver into their containers. For a root folder, imgbuild mounts two folders: the
-one with libcuda.so.1 on the host, and one with links to the driver's other files. It also mounts
-the GPU devices, since a sandbox has only harmless devices.
+Engines mount the driver into containers. For a root folder, imgbuild mounts the folder of
+libcuda.so.1 on the host, a folder with links to other files of the driver, and the GPU devices,
+which a sandbox lacks.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ REMEDY = "install the driver, or choose another tier"
 
 
 class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Mounts of the driver, and variables with its path for the loader."""
+    """The mounts of the driver, and variables with library paths for the loader."""
 
     binds: tuple[Bind, ...]
     env: dict[str, str]
 
 
 def chosen() -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES of this process, if it is set: Slurm sets it on shared nodes."""
+    """CUDA_VISIBLE_DEVICES of this process, if it is set, for example by Slurm."""
     value = os.environ.get(VISIBLE)
     return {} if value is None else {VISIBLE: value}
 
 
 def settings() -> dict[str, str]:
-    """`chosen`, and this machine's settings for multi-GPU communication (NCCL_NVLS_ENABLE, …)."""
+    """Variables for the selected GPUs and for communication between GPUs (NCCL_NVLS_ENABLE, …)."""
     shared = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
     return {**chosen(), **shared}
 
 
 def gpus() -> int:
-    """The number of usable NVIDIA GPUs: those in /dev, limited by CUDA_VISIBLE_DEVICES."""
+    """The number of usable NVIDIA GPUs: GPUs in /dev, limited by CUDA_VISIBLE_DEVICES."""
     device_count = sum(
         bool(re.fullmatch(r"nvidia\d+", path.name)) for path in DEVICES.glob("nvidia*")
     )
@@ -61,9 +61,9 @@ def gpus() -> int:
 
 
 def driver_files(scratch: Path) -> DriverFiles:
-    """The driver of this machine, for a root folder; its links are created in the folder `scratch`.
+    """The driver of this machine for a root folder. Links are created in the folder `scratch`.
 
-    WorkFailed if there is no driver.
+    Raises WorkFailed if there is no driver.
     """
     folder = libraries()
     if folder is None:
@@ -91,7 +91,7 @@ def driver_files(scratch: Path) -> DriverFiles:
 
 
 def libraries() -> Path | None:
-    """The folder of the driver's libraries: from the loader's cache, or one of `PLACES`."""
+    """The folder of the driver's libraries, found in the loader's cache or in `PLACES`."""
     answer = process.run(["/sbin/ldconfig", "-p"], check=False)
     return _first([*_listed(answer.stdout), *(Path(place) for place in PLACES)])
 
@@ -103,7 +103,7 @@ def _listed(text: str) -> list[Path]:
 
 
 def _first(folders: Iterable[Path]) -> Path | None:
-    """The first of `folders` with the library, with links resolved."""
+    """The first of `folders` that contains the library, with resolved links."""
     for folder in folders:
         path = folder / LIBRARY
         if path.exists():

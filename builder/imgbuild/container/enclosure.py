@@ -1,10 +1,10 @@
-"""The sandbox process: namespaces, user IDs, privileges, limits, terminal; runs the command.
+"""Sets up a sandbox (namespaces, user IDs, privileges, limits, terminal) and runs a command.
 
-Four processes: the first stays outside, maps user IDs and waits; the second creates the namespaces
-and waits; the third, their process 1, sets up the root, drops all privileges and waits; the fourth
-executes the command. Nothing is imported after the change of the root, since modules would be
-loaded from the image. This module, `enclosure_root`, `kernel_calls` and `control_groups` use only
-the standard library, for a fast start.
+There are four processes. The first stays outside, maps user IDs and waits. The second creates the
+namespaces and waits. The third, which is process 1 of the namespaces, sets up the root, drops all
+privileges and waits. The fourth executes the command. Nothing is imported after the change of the
+root, because modules would be loaded from the image. To start fast, this module, `enclosure_root`,
+`kernel_calls` and `control_groups` import only the standard library.
 """
 
 from __future__ import annotations
@@ -59,46 +59,46 @@ INTERPRETERS = 5  # limit of nested script interpreters in the kernel
 
 
 class Helper:
-    """Requests of the second and third process to the first one, over two pipes."""
+    """Sends requests of the second and third process to the first process over two pipes."""
 
     def __init__(self) -> None:
         self.asked, self._ask = os.pipe()
         self._answer, self.answered = os.pipe()
 
     def enter(self) -> None:
-        """Close the ends used only by the first process; called by the second one."""
+        """Close the ends used only by the first process. Called by the second process."""
         os.close(self.asked)
         os.close(self.answered)
 
     def leave(self) -> None:
-        """Close the write end, to detect the end of requests; called by the first process."""
+        """Close the write end to detect the end of requests. Called by the first process."""
         os.close(self._ask)
 
     def name(self, process: int) -> None:
-        """Send the ID of the process whose user IDs `map_ids` requests to map."""
+        """Send the ID of the process for which `map_ids` requests a mapping of user IDs."""
         os.write(self._ask, MESSAGE.pack(b"p", process))
 
     def map_ids(self) -> None:
-        """Return when the IDs of the process's new user namespace are mapped."""
+        """Wait until the IDs of the process's new user namespace are mapped."""
         os.write(self._ask, MESSAGE.pack(b"u", 0))
         self.wait()
 
     def wait(self) -> bytes:
-        """Read the next response of one byte; exits if the first process has ended."""
+        """Read the next response of one byte. Exits if the first process has ended."""
         answer = os.read(self._answer, 1)
         if not answer:
             os._exit(FAILED)
         return answer
 
     def is_alone(self) -> bool:
-        """Whether only the helper is left, because the first process has ended."""
+        """Whether the first process has ended."""
         poll = select.poll()
         poll.register(self._answer, 0)
         return bool(poll.poll(0))
 
 
 def serve(helper: Helper, job: EnclosureJob) -> None:
-    """Map IDs on request, in the first process, until the other processes have ended."""
+    """Map IDs on request in the first process until the other processes have ended."""
     process, is_requested = 0, False
     while message := os.read(helper.asked, MESSAGE.size):
         kind, number = MESSAGE.unpack(message)
@@ -116,7 +116,7 @@ def serve(helper: Helper, job: EnclosureJob) -> None:
 
 
 def ids_of(name: str, index: int, job: EnclosureJob) -> str:
-    """The text for `uid_map` or `gid_map`: one ID for a user; for root all, or `host_id`."""
+    """The text for `uid_map` or `gid_map`: one ID for a user, and for root all IDs or `host_id`."""
     inside = job.user[index]
     if os.geteuid() != 0:
         return f"{inside} {(os.geteuid, os.getegid)[index]()} 1\n"
@@ -128,7 +128,7 @@ def ids_of(name: str, index: int, job: EnclosureJob) -> str:
 
 
 def main(job: EnclosureJob) -> int:
-    """The first process: starts the others and returns the status of the command."""
+    """Run the first process, which starts the others and returns the status of the command."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the command handles these
     prctl(PDEATHSIG, signal.SIGKILL)
@@ -147,7 +147,7 @@ def main(job: EnclosureJob) -> int:
 
 
 def end_with(function: Callable[[], int]) -> None:
-    """End this process with the status that `function` returns, or with the status of its error."""
+    """Exit with the status that `function` returns, or with the status of its error."""
     status = FAILED
     try:
         status = function()
@@ -158,7 +158,7 @@ def end_with(function: Callable[[], int]) -> None:
 
 
 def wait_for(process: int) -> int:
-    """The status of a child, as in a shell; other ended children are reaped too."""
+    """Wait for the status of a child, as in a shell. Other ended children are reaped, too."""
     while True:
         ended, status = os.waitpid(-1, 0)
         if ended == process:
@@ -167,7 +167,7 @@ def wait_for(process: int) -> int:
 
 
 def isolate(helper: Helper, job: EnclosureJob) -> int:
-    """The second process: creates the namespaces and waits for the third one."""
+    """Run the second process, which creates the namespaces and waits for the third process."""
     helper.enter()
     prctl(PDEATHSIG, signal.SIGKILL)
     grouped = helper.wait() == b"g"
@@ -186,7 +186,7 @@ def isolate(helper: Helper, job: EnclosureJob) -> int:
 
 
 def process_one(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
-    """Process 1 of the namespaces: sets up the root, drops all privileges, starts the command."""
+    """Run process 1 of the namespaces, which sets up the root and starts the command."""
     sys.path.clear()
     sys.meta_path.clear()
     umask = os.umask(0o022)
@@ -225,7 +225,7 @@ def process_one(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
 
 
 def start_network() -> None:
-    """Start the loopback of the new network.
+    """Start the loopback interface of the new network.
 
     Allow ping and low ports for any user, as in Docker.
     """
@@ -242,7 +242,7 @@ def start_network() -> None:
 
 
 def limit(limits: dict[str, int], *, grouped: bool) -> None:
-    """Set limits for each process; those of memory and processes only without control groups."""
+    """Set limits for processes. Without control groups, includes memory and number of processes."""
     # 1: no program of the host receives a core dump
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     if limits and not grouped:
@@ -254,9 +254,9 @@ def limit(limits: dict[str, int], *, grouped: bool) -> None:
 
 
 def open_terminal(console: int) -> bool:
-    """Open a new terminal as stdin, stdout and stderr, and send its master side to `console`.
+    """Open a new terminal as stdin, stdout and stderr, and send its main side to `console`.
 
-    False if the kernel does not allow it. A stderr that is not a terminal is not changed.
+    Returns False if the kernel does not allow it. stderr is not changed unless it is a terminal.
     """
     try:
         master, terminal = os.openpty()
@@ -285,7 +285,7 @@ def start(job: EnclosureJob, interpreter: tuple[int, int, bytes], *, controlled:
                 os.close(descriptor)  # a folder of the host
         os.chdir(cwd)
         if not os.getcwd().startswith("/"):
-            message = "it is outside the image"
+            message = "the folder is outside of the image"
             raise EnclosureError(message)
         text, status = f"cannot start {command[0]}", NOT_FOUND
         execute(command, job.env, interpreter)
@@ -299,7 +299,7 @@ def start(job: EnclosureJob, interpreter: tuple[int, int, bytes], *, controlled:
 
 
 def identity(path: str) -> tuple[int, int, bytes]:
-    """The device and inode of a file, and the ID of its mount."""
+    """The device and inode of a file, and its mount ID."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -313,9 +313,9 @@ def identity(path: str) -> tuple[int, int, bytes]:
 
 
 def refuse_own(path: str, interpreter: tuple[int, int, bytes]) -> None:
-    """EnclosureError if `path` resolves to the Python of the host through /proc/self/exe.
+    """Raise EnclosureError if `path` resolves to the Python of the host through /proc/self/exe.
 
-    A command that opens this file could write to it when it is no longer in use (CVE-2019-5736).
+    A command could open this file, and write to it when it is no longer in use (CVE-2019-5736).
     """
     for _ in range(INTERPRETERS + 1):
         path_identity = identity(path)
@@ -331,7 +331,7 @@ def refuse_own(path: str, interpreter: tuple[int, int, bytes]) -> None:
 
 
 def execute(command: list[str], env: dict[str, str], interpreter: tuple[int, int, bytes]) -> None:
-    """Replace this process; a program without a slash is searched in PATH, as execvp does."""
+    """Replace this process by the command. A program without a slash is searched in $PATH."""
     name = command[0]
     places = (
         [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in env["PATH"].split(":")]
@@ -352,7 +352,7 @@ def execute(command: list[str], env: dict[str, str], interpreter: tuple[int, int
 
 
 def run() -> None:
-    """Run the job in the file descriptor given as the argument, and exit."""
+    """Run the job in the file descriptor that is the argument, and exit."""
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         job = EnclosureJob(json.loads(file.read()))
     end_with(lambda: main(job))

@@ -1,4 +1,4 @@
-"""The files visible to a command in the sandbox: its root, /dev, /proc, /sys, /tmp, binds.
+"""Mounts the files of a command in the sandbox: root, /dev, /proc, /sys, /tmp and binds.
 
 Like the other modules of the enclosure, this one uses only the standard library (see `enclosure`).
 """
@@ -36,7 +36,7 @@ LOCKED = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 
 
 class EnclosureJob:
-    """The command to run, and its environment."""
+    """The command to run in the sandbox, and its environment."""
 
     root: str  # the folder of the host
     changes: str  # an empty folder of the host for changes, or empty
@@ -64,10 +64,10 @@ class EnclosureJob:
 
 
 def mount_point(root: str, path: str, *, folder: bool) -> str:
-    """Create `path` in the image at `root` if it is missing; return its location on the host.
+    """Create `path` in the image at `root` if it is missing. Returns the location on the host.
 
-    It is inside the image regardless of links, since the kernel resolves it below `root`. A link as
-    the last part is followed to a folder, or replaced by a file.
+    The location is always inside the image, because the kernel resolves links below `root`. If the
+    last part is a link, it is followed to a folder, or replaced by a file.
     """
     outside = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -95,7 +95,7 @@ def mount_point(root: str, path: str, *, folder: bool) -> str:
 
 
 def make_devices(dev: str, *, terminal: bool) -> None:
-    """A /dev with the safe device nodes, separate pseudo-terminals, and shared memory."""
+    """Create a /dev with safe device nodes, separate pseudo-terminals, and shared memory."""
     checked(mount("tmpfs", dev, "tmpfs", NOSUID | NOEXEC, "mode=755"), "mount /dev")
     for name in (*NODES, *(("tty",) if terminal else ())):
         os.close(os.open(f"{dev}/{name}", NEW_FILE, 0o644))
@@ -113,10 +113,10 @@ def make_devices(dev: str, *, terminal: bool) -> None:
 
 
 def make_proc(proc: str, job: EnclosureJob) -> None:
-    """A /proc of the new processes, without the parts that modify or expose the machine.
+    """Create a /proc for the new processes, without parts that modify or expose the machine.
 
-    The /proc of a container is partly hidden, so that the kernel does not allow a new one: then the
-    existing one is bound, which is safe only if the command has a separate user namespace.
+    In a container, /proc is partly hidden, and the kernel does not allow a new one. In this case,
+    the existing /proc is bound, which is safe only in a separate user namespace.
     """
     if mount("proc", proc, "proc", NOSUID | NODEV | NOEXEC) != 0:
         job.outer_proc = True
@@ -137,7 +137,7 @@ def make_proc(proc: str, job: EnclosureJob) -> None:
 
 
 def make_sys(sys_: str) -> None:
-    """A read-only /sys: a new one, or the existing one if the kernel does not allow it."""
+    """Create a read-only /sys, or bind the existing one if the kernel does not allow a new one."""
     flags = RDONLY | NOSUID | NODEV | NOEXEC
     if mount("sysfs", sys_, "sysfs", flags) != 0:
         bind("/sys", sys_, "/sys")
@@ -145,10 +145,9 @@ def make_sys(sys_: str) -> None:
 
 
 def mount_overlay(job: EnclosureJob) -> bool:
-    """Make mounts private to the namespace, and mount the overlay over the root, if any.
+    """Make mounts private to the namespace, and mount an overlay over the root, if requested.
 
-    Returns whether changes are kept in memory because the disk does not support them, for example
-    if it is an overlay.
+    Returns whether changes are kept in memory, because the disk does not support overlays.
     """
     checked(mount(None, "/", None, REC | PRIVATE), "make mounts private")
     if not job.changes:
@@ -192,7 +191,7 @@ def make_root(job: EnclosureJob) -> None:
 
 
 def change_root(root: str) -> None:
-    """Change the root of this process to `root` and unmount the old one."""
+    """Change the root of this process to `root`, and unmount the old root."""
     os.chdir(root)
     checked(system_call("pivot_root", b".", b"."), "change the root (pivot_root)")
     checked(libc.umount2(b".", DETACH), "unmount the old root")

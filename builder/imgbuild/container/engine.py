@@ -1,7 +1,7 @@
-"""Finds Docker and podman and their versions; creates, starts and removes containers.
+"""Finds Docker and podman, and creates, starts and removes containers.
 
-All data passes through the engine's command and its streams, not through shared folders, so that an
-engine on another machine (DOCKER_HOST, CONTAINER_HOST) works too.
+Data passes through the streams of the engine's command, and not through shared folders, so that an
+engine can be on another machine (DOCKER_HOST, CONTAINER_HOST).
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ ROOTLESS = {"docker": "name=rootless", "podman": "true"}
 HOSTS = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 GPUS = {"docker": ("--gpus", "all"), "podman": ("--device", "nvidia.com/gpu=all")}
 REMEDY = (
-    "start Docker or podman, or set DOCKER_HOST or CONTAINER_HOST to an engine on another machine; "
-    "building needs neither"
+    "start Docker or podman, or set DOCKER_HOST or CONTAINER_HOST to an engine on another machine"
 )
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """A running container engine: the path of its command, and the version of its server.
+    """A running container engine: path of the command, and version of the server.
 
     In a `rootless` engine, root is the user who started it.
     """
@@ -44,22 +43,22 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     rootless: bool
 
     def command(self, *arguments: str) -> list[str]:
-        """A command line for this engine."""
+        """Create a command line for this engine."""
         return [self.program, *arguments]
 
 
 class InspectedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in an engine: its ID, and the diff IDs of its layers, () if unknown."""
+    """An image in an engine: ID, and diff IDs of layers, or () if unknown."""
 
     id: Digest
     diff_ids: tuple[Digest, ...]
 
 
 class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a container for tests. `options` are further options of `create`.
+    """Options of a container for tests. `options` are further options for `create`.
 
-    Without `network` the container has only a loopback. `gpus` is a number of GPUs, or True for
-    all.
+    Without `network`, the container has only a loopback interface. `gpus` is a number of GPUs, or
+    True for all.
     """
 
     env: Mapping[str, str] = {}
@@ -79,10 +78,10 @@ class _Inspected(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | None:
-    """A running engine, or None; only `prefer` ("docker" or "podman"), if given.
+    """A running engine, or None. If `prefer` is set, only "docker" or "podman".
 
-    Otherwise Docker is tried before podman, unless only CONTAINER_HOST is set. ToolMissing if the
-    engine of such a variable does not respond: no other engine is used instead.
+    Docker is tried before podman, unless only CONTAINER_HOST is set. Raises ToolMissing if the
+    engine in DOCKER_HOST or CONTAINER_HOST does not respond.
     """
     if prefer is not None:
         order: tuple[Kind, ...] = ("podman",) if prefer == "podman" else ("docker",)
@@ -103,13 +102,13 @@ def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | 
         host = os.environ.get(HOSTS[kind])
         if host and prefer is None:
             message = f"{HOSTS[kind]}={host}: cannot connect to {kind}: {reason}"
-            raise ToolMissing(message, hint=f"start it, or unset {HOSTS[kind]}")
+            raise ToolMissing(message, hint=f"start {kind}, or unset {HOSTS[kind]}")
         reporter.detail(f"cannot connect to {kind}: {reason}")
     return None
 
 
 def require(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine:
-    """A running engine, as in `find`; ToolMissing if there is none."""
+    """Find a running engine as in `find`. Raises ToolMissing if there is none."""
     engine = find(prefer, reporter=reporter)
     if engine is None:
         message = f"cannot connect to {prefer}" if prefer else "no container engine found"
@@ -124,7 +123,7 @@ def local(engine: Engine) -> bool:
 
 
 def inspect(engine: Engine, reference: str) -> InspectedImage | None:
-    """The image `reference` in `engine`; None if missing."""
+    """The image `reference` in `engine`. None if it is missing."""
     answer = process.run(engine.command("image", "inspect", reference), check=False)
     if answer.status != 0:
         return None
@@ -150,7 +149,7 @@ def diff_ids(engine: Engine) -> frozenset[Digest]:
 
 
 def remove(engine: Engine, reference: str) -> None:
-    """Remove the name `reference`, and the image with its last name; no error if it is missing."""
+    """Remove the name `reference`, if it exists, and the image if it has no other name."""
     if inspect(engine, reference) is not None:
         process.run(engine.command("image", "rm", reference))
 
@@ -158,7 +157,7 @@ def remove(engine: Engine, reference: str) -> None:
 def create(
     engine: Engine, reference: str, command: Sequence[str], settings: ContainerOptions | None = None
 ) -> str:
-    """Create a container without starting it; returns its ID."""
+    """Create a container without starting it. Returns the ID."""
     flags = _flags(engine, settings or ContainerOptions())
     return process.run(engine.command("create", *flags, reference, *command)).stdout.strip()
 
@@ -171,17 +170,17 @@ def copy_in(engine: Engine, container: str, tar: Iterable[bytes], folder: str = 
 
 
 def start(engine: Engine, container: str) -> process.Result:
-    """Start a container and wait for its end. Any status is returned, not an error."""
+    """Start a container, and wait for its end. The status is not checked."""
     return process.run(engine.command("start", "--attach", container), check=False)
 
 
 def discard(engine: Engine, container: str) -> None:
-    """Remove a container, running or not, and its anonymous volumes; no error if it is missing."""
+    """Remove a container, if it exists, and its anonymous volumes, even if it is running."""
     process.run(engine.command("rm", "--force", "--volumes", container), check=False)
 
 
 def gpu_options(kind: Kind, gpus: bool | int) -> tuple[str, ...]:
-    """The options for `gpus` GPUs; True for all."""
+    """The options for `gpus` GPUs (True for all)."""
     if gpus is True:
         return GPUS[kind]
     if kind == "docker":

@@ -1,6 +1,6 @@
-"""System calls for the sandbox through ctypes: mounts, capabilities, the filter of system calls.
+"""Makes system calls for the sandbox through ctypes, such as mounts and the system call filter.
 
-Like the other modules of the enclosure, this one uses only the standard library (see `enclosure`).
+Only the standard library is imported, as explained in `enclosure`.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class EnclosureError(Exception):
-    """The sandbox cannot be set up, or the command cannot be started."""
+    """The sandbox cannot be created, or the command cannot be started."""
 
 
 def checked(result: int, what: str) -> None:
-    """EnclosureError with the error of the last C call if `result` is not 0."""
+    """Raise EnclosureError with the error of the last C call if `result` is not 0."""
     if result != 0:
         message = f"cannot {what}: {os.strerror(ctypes.get_errno())}"
         raise EnclosureError(message)
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> int:
-    """Make the system call `mount`; returns 0, or -1 with errno set."""
+    """Make the system call `mount`. Returns 0, or -1 with errno set."""
     words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
     return int(libc.mount(*words, ctypes.c_ulong(flags), os.fsencode(data) if data else None))
 
 
 def prctl(option: int, value: int = 0, *more: object) -> int:
-    """Make the system call `prctl`; returns 0, or -1 with errno set. Omitted arguments are 0."""
+    """Make the system call `prctl`. Returns 0, or -1 with errno set. Omitted arguments are 0."""
     rest = [*more, *(ctypes.c_ulong(0),) * (3 - len(more))]
     return int(libc.prctl(option, ctypes.c_ulong(value), *rest))
 
 
 def system_call(name: str, *arguments: object) -> int:
-    """Make a system call without a function in the C library; returns 0, or -1 with errno set."""
+    """Make a system call that has no function in the C library. Returns 0, or -1 with errno set."""
     return int(libc.syscall(NUMBERS[os.uname().machine][name], *arguments))
 
 
 def bind(source: str, target: str, what: str) -> None:
-    """Mount `source`, with the mounts below it, at `target`; errors call it `what`."""
+    """Mount `source`, with the mounts below it, at `target`. `what` is the name in errors."""
     checked(mount(source, target, None, BIND | REC), f"bind {what}")
 
 
 def flag(place: str, flags: int) -> None:
-    """Add `flags` to one mount and keep its other flags, which the kernel may have locked."""
+    """Add `flags` to a mount, keeping other flags, which can be locked by the kernel."""
     current = os.statvfs(place).f_flag
     retained = sum(mount_flag for bit, mount_flag in KEPT.items() if current & bit)
     checked(
@@ -89,7 +89,7 @@ def restrict(target: str, flags: int) -> None:
 
 
 def become(user: tuple[int, int], capabilities: tuple[int, ...]) -> None:
-    """Change to a user and group ID; drop all capabilities except `capabilities` permanently."""
+    """Change the user and group ID, and permanently drop all capabilities except `capabilities`."""
     for number in range(CAPABILITIES):
         if number not in capabilities and prctl(CAPBSET_DROP, number) != 0:
             if ctypes.get_errno() == errno.EINVAL:

@@ -1,4 +1,4 @@
-"""`imgbuild load`: loads an image of an OCI layout into Docker or podman."""
+"""Loads images of OCI layouts into Docker or podman for `imgbuild load`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imgbuild.values import Arch, Digest
 
 
 class EngineImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in an engine: its name, and its ID, a digest."""
+    """An image in an engine: name, and ID (a digest)."""
 
     reference: str
     id: Digest
@@ -26,10 +26,10 @@ class EngineImage(msgspec.Struct, frozen=True, kw_only=True):
 def load(
     container_engine: Engine, layout: Layout, arch: Arch, tag: str, *, reporter: Reporter = SILENT
 ) -> EngineImage:
-    """Load the image on `arch` into an engine as `tag`, unless it exists there.
+    """Load the image for `arch` into an engine as `tag`, unless it already exists.
 
-    WorkFailed if the image in the engine is not that of the layout afterwards, IntegrityError if
-    the content of a layer does not match its diff ID.
+    Raises WorkFailed if the loaded image differs from that of the layout, and IntegrityError if the
+    content of a layer does not match its diff ID.
     """
     stored = layout.image(arch)
     if container_engine.kind == "podman":  # Docker checks the diff IDs
@@ -60,17 +60,15 @@ def load(
             f"{container_engine.kind} {container_engine.version} stored {name} as {reference}, not"
             f" as {stored.manifest.digest} from {layout.path}"
         )
-        raise WorkFailed(
-            message, hint=f"remove it with: {container_engine.kind} image rm {reference}"
-        )
+        raise WorkFailed(message, hint=f"run {container_engine.kind} image rm {reference}")
     return EngineImage(reference=reference, id=present.id)
 
 
 def _same(inspected: engine.InspectedImage, stored: PlatformImage) -> bool:
     """Whether an image in an engine is that of a layout.
 
-    The image ID is the digest of the manifest if the engine stores OCI documents, otherwise that of
-    the configuration.
+    The image ID is the digest of the manifest if the engine stores OCI documents, and otherwise the
+    digest of the configuration.
     """
     image_ids = (stored.manifest.digest, stored.config.digest)
     return inspected.id in image_ids and inspected.diff_ids in ((), stored.diff_ids)

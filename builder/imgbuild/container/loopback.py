@@ -1,7 +1,7 @@
-"""A registry on 127.0.0.1 from which an engine pulls an image (separate: a protocol).
+"""Serves an image from a registry on 127.0.0.1 to an engine (separate: a protocol).
 
-It implements the part of the OCI distribution API that a pull needs: GET and HEAD of manifests and
-blobs, with ranges. An engine requests only missing layers.
+The registry implements the part of the OCI distribution API for pulls: GET and HEAD of manifests
+and blobs, with ranges. Engines request only missing layers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 class LoopbackImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that is being served. `requested`: whether any request arrived."""
+    """An image that is being served. `requested` is set after the first request."""
 
     repository: str
     tag: str
@@ -34,7 +34,7 @@ class LoopbackImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reference(self) -> str:
-        """The image reference for an engine."""
+        """The image reference to pull with an engine."""
         return f"{self.repository}:{self.tag}"
 
 

@@ -1,8 +1,8 @@
-"""Variables whose value is a path (HF_HOME, …): their values in a container, and mounts.
+"""Passes variables with paths (HF_HOME, …) to containers, with mounts for the paths.
 
-The table is `paths` in data/variables.yaml. `passed` applies it for `run` and `smoke`; a job script
-for Slurm contains the table (images/templates/slurm/paths.j2), because the variables are those of
-the job.
+The rules are the table `paths` in data/variables.yaml. `passed` applies the table for `run` and
+`smoke`. Job scripts for Slurm contain the table (images/templates/slurm/paths.j2), because the
+values are those of the job.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ ADDRESSES = ("file:", DATABASE)  # values that contain a path as a URL
 
 
 class PathVariables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row of the table: variables with the same rules.
+    """A row of the table, with variables that have the same rules.
 
-    `holds`: the type of data at the path. A new file is one that a program writes.
+    `holds` is the type of data at the path. A new file is written by a program.
     """
 
     names: tuple[str, ...]
@@ -45,9 +45,9 @@ class PathVariables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Variables of a container, their mounts, and the reasons for omitted ones.
+    """Variables to pass to a container, mounts, and reasons for omitted variables.
 
-    `env` has None for a variable that keeps the value of this process.
+    In `env`, None means the value of this process.
     """
 
     env: Mapping[str, str | None]
@@ -57,18 +57,18 @@ class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def table() -> tuple[PathVariables, ...]:
-    """The rows in the order of the file."""
+    """The rows of the table, in the order of the file."""
     tables = yaml_data.load(files.data("variables.yaml"), dict[str, Any])
     return msgspec.convert(tables["paths"], tuple[PathVariables, ...])
 
 
 def names(use: Use | None = None) -> frozenset[str]:
-    """The names of all path variables, or of those with this `use`."""
+    """The names of all path variables, or of variables with this `use`."""
     return frozenset(name for row in table() if use in (None, row.use) for name in row.names)
 
 
 def image_folders(env: Iterable[str]) -> tuple[str, ...]:
-    """The folders of an image, including those in the variables `env` (NAME=VALUE)."""
+    """The folders of an image, including folders in the variables `env` (NAME=VALUE)."""
     values = (path for line in env for path in line.partition("=")[2].split(":"))
     return tuple(sorted({*IMAGE_FOLDERS, *(path for path in values if path.startswith("/"))}))
 
@@ -79,10 +79,10 @@ def apptainer_folders() -> tuple[str, ...]:
 
 
 def local_path(value: str) -> Path | None:
-    """The absolute path in `value`; None for a URL such as https://….
+    """The absolute path in `value`. None for a URL such as https://….
 
-    For file:/PATH it is /PATH, for sqlite:////PATH/FILE the folder of the database. Relative URLs
-    are not changed: the program starts in the same folder.
+    For file:/PATH, it is /PATH, and for sqlite:////PATH/FILE, it is the folder of the database.
+    Relative URLs are not changed, because the program starts in the same folder.
     """
     if value.startswith("file:/"):
         value = "/" + value.removeprefix("file:").lstrip("/")
@@ -102,10 +102,10 @@ def passed(
     without: Collection[str] = (),
     hf_cache: bool = True,
 ) -> PassedPaths:
-    """The path variables of `environ` to pass to a container with other `mounts`.
+    """The path variables in `environ` to pass to a container with other `mounts`.
 
-    `folders` are those of the image. Variables in `without` are omitted without a message, and so
-    is the Hugging Face cache unless `hf_cache`.
+    `folders` are those of the image. Variables in `without`, and without `hf_cache` also the
+    Hugging Face cache, are omitted without a message.
     """
     env: dict[str, str | None] = {}
     more: list[Mount] = []
@@ -138,9 +138,9 @@ def passed(
 def unmounted_paths(
     env: Mapping[str, str], targets: Collection[str], option: str = "-v {0}:{0}"
 ) -> list[str]:
-    """A warning for each path variable of `env` whose path is in none of the mounts at `targets`.
+    """Warnings on path variables in `env` with paths outside of the mounts at `targets`.
 
-    Paths in folders of the image are excluded. `option` is the option that mounts a path.
+    Paths in folders of the image are allowed. `option` is the option that mounts a path.
     """
     warnings = []
     for row in table():
@@ -153,13 +153,13 @@ def unmounted_paths(
             place = path.parent if row.holds == "new file" else path
             warnings.append(
                 f"{name}={env[name]}: {path} of this machine is not mounted in the container; to "
-                f"mount it: {option.format(place)}"
+                f"mount it, add {option.format(place)}"
             )
     return warnings
 
 
 def settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """`env` for a command that only reads, without path variables that do not name a file."""
+    """Omit path variables without an existing file from `env`, for a command that only reads."""
     read = passed(
         {
             name: env[name]
@@ -174,12 +174,15 @@ def settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount, ...]]
 
 
 def _not_passed(values: Mapping[str, str], reason: str) -> str:
-    """The message for variables that are omitted for `reason`."""
+    """The message on variables that are omitted for `reason`."""
     name, value = next(iter(values.items()))
     path = local_path(value) or value
     shown = ", ".join(f"{name}={value}" for name, value in values.items())
     verb = "is" if len(values) == 1 else "are"
-    return f"{shown} {verb} not passed: {reason}; to pass {name}: -v {path}:{path} -e {name}={path}"
+    return (
+        f"{shown} {verb} not passed: {reason}; to pass {name}, add -v {path}:{path} -e "
+        f"{name}={path}"
+    )
 
 
 def _obstacle(
@@ -190,7 +193,7 @@ def _obstacle(
     mounts: Iterable[Mount],
     folders: Iterable[str],
 ) -> str | None:
-    """The message if `path` of the variable `name` cannot be mounted at the same path."""
+    """The reason if `path` in the variable `name` cannot be mounted at the same path."""
     if not _exists(path):
         remedy = f"correct or unset {name}" if row.holds == "file" else f"mkdir -p {path}"
         return f"{name}={value} is not passed: {path} does not exist; {remedy}"
@@ -209,8 +212,8 @@ def _obstacle(
         return None
     other = f"/mnt/{name.lower()}"
     return (
-        f"{name}={value} is not passed: {taken[0]}; to pass it: -v {path}:{other}"
-        f" -e {name}={other}{value.rpartition(str(path))[2]}"
+        f"{name}={value} is not passed: {taken[0]}; to pass it, add -v {path}:{other} -e "
+        f"{name}={other}{value.rpartition(str(path))[2]}"
     )
 
 
@@ -224,7 +227,7 @@ def _is_visible(path: Path, mounts: Iterable[Mount]) -> bool:
 
 
 def _exists(path: Path) -> bool:
-    """Whether a file exists at `path` and is visible to this user."""
+    """Whether a file exists at `path` that is visible to this user."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises PermissionError
 
 

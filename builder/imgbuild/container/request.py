@@ -1,4 +1,4 @@
-"""The request for a container: command, user, mounts, variables, GPUs, network, shm size."""
+"""Defines requests to run a command in a container."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def process_ids() -> tuple[int, int]:
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or folder of this machine, by its absolute path, at `target` in the container."""
+    """A file or folder of this machine, by absolute path, mounted at `target`."""
 
     source: Path
     target: str
@@ -25,18 +25,18 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A command and its container.
+    """A command, and settings of its container.
 
-    `name` is the name of the container; if it is None, the engine chooses one. `command` is empty
-    for the image's default. `env` has None for a variable that keeps the value of this process,
-    which is passed by name, so that it does not appear in a command line. `env_files` are files of
-    variables, each with its content. `ports` are as in `docker run --publish`.
+    `name` is the name of the container, or None to let the engine choose. An empty `command` means
+    the image's default. In `env`, None means the value of this process, which is passed by name, so
+    that it is not visible in a command line. `env_files` are files of variables with their
+    contents. `ports` are as in `docker run --publish`.
 
-    `user` is "UID[:GID]", or a name for Docker and podman; None is `caller`, so that files in
-    `mounts` belong to the caller. `home` is the value of HOME, None for the container's default.
-    `gpus` is a number of GPUs, or True for all. Without `shm_size` (as in `docker run`) the
-    container uses the shared memory of the host. `selinux`: this machine has SELinux, whose labels
-    would deny the container access to its mounts.
+    `user` is "UID[:GID]", or a name for Docker and podman. None means `caller`, so that new files
+    in `mounts` belong to the caller. `home` is the value of HOME, or None for the container's
+    default. `gpus` is a number of GPUs, or True for all. Without `shm_size` (as in `docker run`),
+    the container uses the shared memory of the host. `selinux` is set on a machine with SELinux,
+    whose labels would deny access to mounts.
     """
 
     name: str | None = None
@@ -57,7 +57,7 @@ class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
     tty: bool = False
 
     def variables(self) -> dict[str, str]:
-        """All variables with their values, without those passed by name that are unset."""
+        """All variables with values, except unset variables that are passed by name."""
         variables: dict[str, str] = {}
         for values in self.env_files.values():
             variables |= values
@@ -68,7 +68,7 @@ class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
         return variables
 
     def ids(self) -> tuple[int, int] | None:
-        """The user and group ID of the command; None if `user` is a name."""
+        """The user and group ID of the command. None if `user` is a name."""
         if self.user is None:
             return self.caller
         uid, _, gid = self.user.partition(":")

@@ -1,7 +1,7 @@
-"""The unpacked root folder of an image, kept in the cache, for commands without an engine.
+"""Unpacks images as root folders in the cache, for commands without an engine.
 
-Layers are unpacked once and kept in the cache, as is the tree of an image, which consists of hard
-links to their files and never changes: an overlay stores changes made by commands.
+Layers are unpacked once and kept in the cache. The tree of an image consists of hard links to these
+files and is kept, too. Changes by commands are stored in an overlay.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ TREE = "tree"  # in the folder of a root, next to its size
 def root_folder(
     layout: Layout, arch: Arch, store: Store, *, reporter: Reporter = SILENT
 ) -> Iterator[sandbox.Root]:
-    """The image on `arch` as a root folder; changes made by commands are removed at the end.
+    """The image for `arch` as a root folder. Changes by commands are removed at the end.
 
-    If the kernel or the cache's disk does not support an overlay, the image is unpacked each time.
+    If the kernel or the cache's disk does not support overlays, the image is unpacked each time.
     """
     with store.scratch() as scratch:
         place = sandbox.overlay_place(scratch)
         if place is not None:
             if place == "memory":
                 reporter.warn(
-                    f"{store.root}: the disk does not support an overlay, so changes are kept in "
-                    "memory; set IMGBUILD_CACHE to a folder on another disk"
+                    f"{store.root}: changes are kept in memory, because the disk does not support "
+                    "overlays; set IMGBUILD_CACHE to a folder on another disk"
                 )
             tree = _image_tree(layout, arch, store, reporter)
             yield sandbox.Root(path=tree, changes=scratch / "changes")
             return
         digests = [layer.digest for layer in layout.image(arch).layers]
         reporter.warn(
-            f"{store.root}: no overlay can be mounted, so all {len(digests)} layers are unpacked"
-            " for this run"
+            f"{store.root}: all {len(digests)} layers are unpacked for this run, because overlays "
+            "cannot be mounted"
         )
         root = scratch / "image"
         with files.plain_errors(store.root), reporter.step(f"unpacking {len(digests)} layers"):
@@ -55,7 +55,7 @@ def root_folder(
 
 
 def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) -> Path:
-    """The tree of the image in the cache, created if missing."""
+    """The tree of the image in the cache. It is created if missing."""
     with files.plain_errors(store.root), store.scratch() as scratch:
         layers = _unpacked_layers(layout, arch, store, scratch, reporter)
         names = "\n".join(layer.digest for layer in layout.image(arch).layers)
@@ -71,7 +71,7 @@ def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) ->
 def _unpacked_layers(
     layout: Layout, arch: Arch, store: Store, scratch: Path, reporter: Reporter
 ) -> list[Path]:
-    """The folders of the unpacked layers, bottom first; missing ones are created."""
+    """The folders of unpacked layers, from bottom to top. Missing folders are created."""
     digests = [layer.digest for layer in layout.image(arch).layers]
     files_of = dict(zip(digests, layout.layer_files(arch), strict=True))
     present = {digest: path for digest in files_of if (path := store.unpacked(digest)) is not None}

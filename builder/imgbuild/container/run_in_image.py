@@ -1,6 +1,6 @@
-"""Runs a command in an image: with Docker, podman or Apptainer, or in a root folder.
+"""Runs commands in images with Docker, podman, Apptainer, or in a root folder.
 
-A root folder needs neither an engine nor root (see `root_folder`).
+A root folder requires no engine and no root privileges (see `root_folder`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROJECT_COMMIT = "dev.imgbuild.project.commit"  # label: the image contains this
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished command, run by `through`: docker, podman, apptainer or root.
+    """A finished command. `through` is docker, podman, apptainer or root.
 
     `stdout` and `stderr` are empty unless they were captured.
     """
@@ -49,7 +49,7 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandConfig(msgspec.Struct, frozen=True):
-    """The part of an image configuration (image-spec 1.1) for running a command."""
+    """The fields of an image configuration (image-spec 1.1) for running a command."""
 
     env: tuple[str, ...] = msgspec.field(default=(), name="Env")
     entrypoint: tuple[str, ...] = msgspec.field(default=(), name="Entrypoint")
@@ -60,9 +60,9 @@ class CommandConfig(msgspec.Struct, frozen=True):
 
 
 def running(layout: Layout, arch: Arch) -> CommandConfig:
-    """Environment, entry point, command, working folder, user and labels of the image on `arch`.
+    """Read environment, entry point, command, working folder, user and labels of the image.
 
-    IntegrityError if the configuration is invalid.
+    Raises IntegrityError if the configuration is invalid.
     """
     image = layout.image(arch)
     try:
@@ -74,7 +74,7 @@ def running(layout: Layout, arch: Arch) -> CommandConfig:
 
 
 def environment(settings: CommandConfig) -> dict[str, str]:
-    """The environment of the image: name → value."""
+    """The environment of the image by name."""
     return dict(item.split("=", 1) for item in settings.env)
 
 
@@ -86,9 +86,9 @@ def run_in_root(
     driver_files: DriverFiles | None = None,
     streams: sandbox.Streams = sandbox.Streams.CAPTURED,
 ) -> Result:
-    """Run the command of `request` in `root`, the unpacked image with `settings`.
+    """Run the command in `request` in `root`, an unpacked image with the configuration `settings`.
 
-    InputError if its user is a name.
+    Raises InputError if the user is a name.
     """
     ids = request.ids()
     if ids is None:
@@ -117,11 +117,11 @@ def run_in_root(
 
 
 def choose(through: str | None, *, reporter: Reporter = SILENT) -> Engine | None:
-    """The engine for `through`; None for "root", a root folder, or if no engine is running.
+    """The engine for `through`. None for "root" (a root folder), or if no engine is running.
 
     `through` is "docker", "podman", "root", or None for any running engine.
 
-    ToolMissing if the selected engine does not respond.
+    Raises ToolMissing if the selected engine does not respond.
     """
     if through == "root":
         return None
@@ -141,9 +141,9 @@ def run(
     capture: bool = False,
     reporter: Reporter = SILENT,
 ) -> CommandResult:
-    """Run the command of `request` with `container_engine`, or in a root folder if it is None.
+    """Run the command in `request` with `container_engine`, or in a root folder if it is None.
 
-    The image is loaded first if it is missing in the engine. Any status of the command is returned.
+    The image is loaded first if the engine lacks it. The status of the command is not checked.
     """
     if container_engine is None:
         return _in_root(layout, arch, request, store, capture=capture, reporter=reporter)
@@ -165,13 +165,13 @@ def run(
     if ran.status == FAILED and request.gpus:
         reporter.warn(
             f"{container_engine.kind} could not start the container with GPUs, which requires the "
-            "NVIDIA Container Toolkit; --gpus 0 disables them"
+            "NVIDIA Container Toolkit; to disable GPUs, pass --gpus 0"
         )
     return ran
 
 
 def run_sif(image: Path, request: ContainerRequest, *, capture: bool = False) -> CommandResult:
-    """Run the command of `request` in the SIF `image`; ToolMissing without Apptainer."""
+    """Run the command in `request` in the SIF `image`. Raises ToolMissing without Apptainer."""
     invocation = arguments.apptainer(request, apptainer.require(), image)
     return _run("apptainer", invocation, capture=capture)
 
@@ -184,7 +184,7 @@ def engine_command(
     *,
     rootless: bool = False,
 ) -> EngineCommand:
-    """The command line of Docker or podman for `request`."""
+    """The command line for `request` with Docker or podman."""
     places = [f"{folder}{kind}" for folder in HELPERS]
     # An engine on another machine may have the program for --init, too.
     init = programs.which(INITS[kind], path=os.pathsep.join([os.defpath, *places])) is not None

@@ -1,9 +1,9 @@
-"""Runs commands in an unpacked image, with or without root: binds, network, user, overlay.
+"""Runs commands in an unpacked image in a sandbox, with or without root.
 
-The command runs in its own namespaces, so that nothing remains mounted or running when it ends or
-imgbuild is killed. Only the image and the binds of the host are visible to it; it cannot gain
-privileges, and most administrative system calls are denied. `enclosure` implements this in the
-started process. The threat model is described in docs/explanation.
+The command runs in new namespaces, so that nothing remains mounted or running when it ends or
+imgbuild is killed. Only the image and binds of the host are visible to the command. It cannot gain
+privileges, and most administrative system calls are denied. `enclosure` implements the sandbox in
+the started process.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ SPARE, NOBODY = 1_878_982_000, 65534
 class Root(msgspec.Struct, frozen=True, kw_only=True):
     """An unpacked image at `path`.
 
-    Commands write to it or, with `changes`, to that folder, so that `path` never changes; to
-    memory, until the command ends, if the disk of `changes` does not support an overlay.
+    Commands write to `path`, or if `changes` is set, to the folder `changes`. If the disk of this
+    folder does not support overlays, changes are kept in memory until the command ends.
     """
 
     path: Path
     changes: Path | None = None
 
     def places(self) -> dict[str, str]:
-        """The fields of a job about the root. InputError if it is not a folder."""
+        """The fields of a job for the root. Raises InputError if it is not a folder."""
         root = self.path.resolve()
         if not root.is_dir():
             message = f"cannot use {root} as a root folder: not a folder"
-            raise InputError(message, hint="unpack the image to a folder that you own")
+            raise InputError(message, hint="unpack the image into a folder that you own")
         if self.changes is None:
             return {"root": str(root), "changes": "", "overlay": ""}
         changes = self.changes.resolve()
@@ -91,11 +91,11 @@ class Streams(enum.Enum):
 
 
 class Confined(msgspec.Struct, frozen=True, kw_only=True):
-    """A user for untrusted code, with limits.
+    """The user and limits for untrusted code.
 
-    If root starts it, its ID on the host is `host_id`, which no other user has. The limits
-    `memory`, in bytes, and `processes` apply to all of its processes together if the caller can
-    create control groups; otherwise `memory` applies to each process, and `processes` to the user.
+    If root starts the command, its ID on the host is `host_id`, which no other user has. The limits
+    `memory`, in bytes, and `processes` apply to all its processes together if the caller can create
+    control groups. Otherwise, `memory` applies to each process, and `processes` to the user.
     """
 
     ids: tuple[int, int] = (1000, 1000)
@@ -104,7 +104,7 @@ class Confined(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
 
     def limits(self) -> dict[str, int]:
-        """The resource limits, by name."""
+        """The resource limits by name."""
         return {"memory": self.memory, "processes": self.processes}
 
 
@@ -120,17 +120,17 @@ def run(
     readonly: bool = False,
     streams: Streams = Streams.CAPTURED,
 ) -> process.Result:
-    """Run `command` as root with `root` as its `/`. Any status is returned.
+    """Run `command` with `root` as `/`, by default as root. The status is not checked.
 
-    `user`, a user and a group ID, runs it as that user without capabilities; root has those for
-    files and accounts, so that it can install packages. If the caller is not root there is only one
-    user ID, so that root's files appear to belong to that user. With `readonly` the files of `root`
-    are read-only; `/tmp` and writable `binds` are not. The command has a separate `/proc`, `/dev`
-    and read-only `/sys`, a new `/tmp` and `/dev/shm`, and only `env` as environment. Without
-    `network` it has only a loopback.
+    If `user`, a user and a group ID, is set, the command has no capabilities; root has the
+    capabilities to install packages. If the caller is not root, there is only one user ID, and
+    files of root appear to belong to this user. With `readonly`, files of `root` are read-only,
+    except `/tmp` and writable `binds`. The command has a separate `/proc`, `/dev` and read-only
+    `/sys`, a new `/tmp` and `/dev/shm`, and only `env` as environment. Without `network`, it has
+    only a loopback interface.
 
-    ToolMissing if namespaces are not allowed on this machine, WorkFailed if the setup fails,
-    InputError if `root`, a bind or its path in the image cannot be used.
+    Raises ToolMissing if namespaces are not allowed on this machine, WorkFailed if the setup fails,
+    and InputError if `root`, a bind or its path in the image cannot be used.
     """
     if not command:
         message = "no command to run"
@@ -163,7 +163,7 @@ def _started(
     shown: Sequence[str],
     streams: Streams = Streams.CAPTURED,
 ) -> process.Result:
-    """Run `job` in a new process; `shown` are arguments for display in process lists."""
+    """Run `job` in a new process. `shown` are arguments for display in process lists."""
     if streams is Streams.TERMINAL:
         return _on_terminal(job, shown)
     with _descriptor(json.dumps(job).encode()) as descriptor:
@@ -179,26 +179,26 @@ def _started(
             raise ToolMissing(message, hint=_remedy())
         if reason.startswith(f"cannot {MAKE_POINT}"):
             message = f"the image at {root.path}: {reason}"
-            raise InputError(message, hint="mount it at another path")
+            raise InputError(message, hint="mount the file or folder at another path")
         message = f"the sandbox in {root.path} failed: {reason}"
         raise WorkFailed(message, hint=REMEDY)
     return result
 
 
 def _remedy(settings: Path = SETTINGS) -> str:
-    """The remedy if namespaces are forbidden: the responsible setting in the folder `settings`."""
+    """The remedy if namespaces are forbidden, based on kernel settings in the folder `settings`."""
     for name, forbidding, allowing, owner in FORBIDDING:
         path = settings / name.replace(".", "/")
         if path.exists() and path.read_text(encoding="ascii").strip() == forbidding:
             return (
-                f"{name} is {forbidding}: {owner} disables user namespaces. Enable them"
-                f" (sudo sysctl {name}={allowing}) or run as root; {CONTAINER}"
+                f"{name} is {forbidding}: {owner} disables user namespaces; run sudo sysctl "
+                f"{name}={allowing}, or run as root; {CONTAINER}"
             )
     return REMEDY
 
 
 def _on_terminal(job: Mapping[str, object], shown: Sequence[str]) -> process.Result:
-    """Run `job` in a new process, with a terminal in its namespaces for the command."""
+    """Run `job` in a new process, with a new terminal for the command."""
     terminal = SentTerminal()
     console = terminal.sender.fileno()
     with _descriptor(json.dumps({**job, "console": console}).encode()) as descriptor:
@@ -216,7 +216,7 @@ def _starter(descriptor: int, shown: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _descriptor(data: bytes) -> Iterator[int]:
-    """An open file with `data`, which is not visible to other users as arguments are."""
+    """An open file with `data`, which unlike arguments is not visible to other users."""
     descriptor = os.memfd_create("imgbuild-job")
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -229,7 +229,7 @@ def _descriptor(data: bytes) -> Iterator[int]:
 
 @functools.cache
 def _filter() -> bytes:
-    """The filter of system calls; empty without libseccomp, with one warning."""
+    """The filter of system calls. Without libseccomp, it is empty, and a warning is reported."""
     program = seccomp.program()
     if program is None:
         process.warn(seccomp.MISSING)
@@ -237,10 +237,11 @@ def _filter() -> bytes:
 
 
 def spare_id() -> int | None:
-    """An ID that owns nothing on this machine, for builds that root starts; None if not root.
+    """A user ID without files on this machine, for builds started by root. None if not root.
 
-    In a container with few IDs it is the ID of the user `nobody`. If a user is mapped to root and
-    there is no other ID, it is that of the user; ToolMissing if the machine's root is the only one.
+    In a container with few IDs, it is the ID of the user `nobody`. If a user is mapped to root and
+    there is no other ID, it is the ID of this user. Raises ToolMissing if there is only the
+    machine's root.
     """
     if os.geteuid() != 0:
         return None
@@ -256,7 +257,7 @@ def spare_id() -> int | None:
 
 
 def _sources(binds: Sequence[Bind], *, network: bool) -> list[tuple[bool, str, str]]:
-    """The binds of a job; InputError if a source is missing."""
+    """The binds for a job. Raises InputError if a source is missing."""
     shared = [path for path in (RESOLVER, RDMA) if network and path.exists()]
     binds = (*binds, *(Bind(source=path, target=str(path)) for path in shared))
     try:
@@ -265,16 +266,18 @@ def _sources(binds: Sequence[Bind], *, network: bool) -> list[tuple[bool, str, s
         ]
     except OSError as error:
         message = f"cannot mount {error.filename}: {error.strerror}"
-        raise InputError(message, hint="use a file or folder of this machine") from error
+        raise InputError(
+            message, hint="specify an existing file or folder of this machine"
+        ) from error
 
 
 def _escaped(path: Path) -> str:
-    """`path` escaped for the mount options of an overlay."""
+    """Escape `path` for the mount options of an overlay."""
     return re.sub(r"([\\,:])", r"\\\1", str(path))
 
 
 def overlay_place(folder: Path) -> Literal["disk", "memory"] | None:
-    """Where `run` stores changes of a root with `changes` in the empty `folder`.
+    """The folder for changes of a root, created in the empty `folder`.
 
     None if an overlay cannot be mounted.
     """

@@ -1,7 +1,7 @@
-"""The seccomp filter: system calls denied in the sandbox, by libseccomp (separate: a policy).
+"""Creates the seccomp filter of system calls in the sandbox with libseccomp (separate: a policy).
 
-It denies calls that builds and programs in images do not need and that sandbox escapes have used:
-new namespaces and mounts, tracing, kernel keys, bpf, io_uring, modules, and faked terminal input.
+The filter denies unneeded calls that sandbox escapes have used: new namespaces and mounts, tracing,
+kernel keys, bpf, io_uring, modules, and faked terminal input.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from imgbuild.errors import WorkFailed
 
 LIBRARY = "libseccomp.so.2"
 MISSING = (
-    f"{LIBRARY} is not installed: commands in the sandbox may make any system call"
-    " (apt-get install libseccomp2)"
+    f"{LIBRARY} is not installed, so commands in the sandbox can make any system call; run: "
+    "apt-get install libseccomp2"
 )
 
 # From seccomp.h of libseccomp 2.
@@ -47,7 +47,7 @@ FAMILIES = (1, 2, 10, 16)  # of sockets: AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
 
 
 class ArgumentCheck(ctypes.Structure):
-    """`struct scmp_arg_cmp`: which argument, how it is compared, and with what."""
+    """`struct scmp_arg_cmp`: argument number, comparison and values."""
 
     _fields_ = (
         ("argument", ctypes.c_uint),
@@ -59,9 +59,9 @@ class ArgumentCheck(ctypes.Structure):
 
 @functools.cache
 def program() -> bytes | None:
-    """The filter as BPF instructions of this architecture; None without libseccomp.
+    """The filter as BPF instructions for this architecture. None without libseccomp.
 
-    WorkFailed if libseccomp cannot create it.
+    Raises WorkFailed if libseccomp cannot create the filter.
     """
     try:
         library = ctypes.CDLL(LIBRARY)

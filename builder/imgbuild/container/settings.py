@@ -1,4 +1,4 @@
-"""Settings of containers in job scripts and rendered files: command, GPUs, caches, secrets.
+"""Defines settings of containers in job scripts and rendered files.
 
 `imgbuild run` and the job scripts use the same folders and variables; `imgbuild render` writes the
 value for Docker Compose, dev containers, Kubernetes and SkyPilot.
@@ -31,11 +31,11 @@ LABEL = 40  # characters of a name in Kubernetes, to which controllers append ot
 
 
 class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Requested settings of a container; None and 0 select the defaults of each format.
+    """Requested settings of a container. None and 0 select the default of the format.
 
-    `gpus` is a number for each node, or "all"; `gpu` is a GPU model. `shared` is shared memory in
-    MB. `env` has NAME=VALUE, or NAME for a variable whose value is supplied when the container
-    starts. `rdma` is a device folder, or a resource of Kubernetes.
+    `gpus` is a number per node, or "all". `gpu` is a GPU model. `shared` is shared memory in MB.
+    `env` has NAME=VALUE, or NAME for a variable whose value is set when the container starts.
+    `rdma` is a device folder, or a Kubernetes resource.
     """
 
     command: tuple[str, ...] = ()
@@ -56,12 +56,12 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A container of an image, independent of the runtime.
 
-    `name` is a DNS label, `account` the name of the image's user. `image` is its reference, by
+    `name` is a DNS label. `account` is the name of the image's user. `image` is the reference, by
     digest if it is in a registry. `arch` is set if the image is for one architecture. `gpus` is a
-    number for each node, True for all, None for the format's default. `secrets` are names of
-    variables whose values are supplied elsewhere, `passed` are those that the user listed. `cache`
-    is the image's folder for compiled code, valid only for the image `digest`. `ray` is Ray's
-    version, "" if the image has no server for Ray jobs.
+    number per node, True for all, or None for the default of the format. `secrets` are names of
+    variables with values that are set elsewhere, and `passed` are those listed by the user. `cache`
+    is the image's folder for compiled code, which is valid only for the image `digest`. `ray` is
+    the version of Ray, or "" if the image cannot serve Ray jobs.
     """
 
     target: str
@@ -90,7 +90,7 @@ class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
 def settings(
     lock: Lock, arches: Sequence[Arch], image: str, digest: Digest, options: StartOptions
 ) -> ContainerSettings:
-    """The container of the image of `lock`; InputError with all problems of `options`."""
+    """The container for the image of `lock`. Raises InputError with all problems in `options`."""
     wrong = list(_problems(options))
     if wrong:
         raise InputError("\n".join(wrong), hint="for the options, run: imgbuild render --help")
@@ -124,20 +124,20 @@ def settings(
 
 
 def has_ray_jobs(versions: Iterable[Mapping[str, str]]) -> bool:
-    """Whether Ray can serve jobs in an image with these packages on each architecture."""
+    """Whether Ray can serve jobs in an image with these packages on every architecture."""
     return all({"ray", *RAY_JOBS} <= each.keys() for each in versions)
 
 
 def label(target: str) -> str:
-    """The name of a target as a DNS label (RFC 1123), at most LABEL characters long."""
+    """Convert the name of a target to a DNS label (RFC 1123) of at most LABEL characters."""
     plain = re.sub(r"[^a-z0-9]+", "-", target.lower())
     return plain[:LABEL].strip("-") or "image"
 
 
 def _problems(options: StartOptions) -> Iterable[str]:
-    """The problems of the options, one message each."""
+    """The problems in the options, as messages."""
     if options.gpus not in (None, "all") and int(options.gpus or 0) > MOST_GPUS:
-        yield f"--gpus {options.gpus}: more than {MOST_GPUS} on a node"
+        yield f"--gpus {options.gpus}: expected at most {MOST_GPUS} per node"
     if options.gpu is not None and not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,63}", options.gpu):
         yield f"--gpu {options.gpu!r}: expected a name such as H100 or A100-80GB"
     if not 1 <= options.nodes <= MOST_NODES:

@@ -1,10 +1,10 @@
-"""Transfers image layers into Docker or podman (separate: `docker` is imported only if needed).
+"""Transfers images to Docker or podman (separate: `docker` is imported only if needed).
 
-An engine on this machine pulls from a registry on the loopback (see `container.loopback`): it
-requests missing layers. Docker unpacks them sequentially after downloading all; pulling some of
-them earlier, or during the build, is not faster on two cores. An engine that cannot reach that
-registry, on another or a virtual machine, receives an archive. For Docker the archive omits layers
-of its other images, unless Docker rejects that.
+An engine on this machine pulls missing layers from a registry on the loopback interface (see
+`container.loopback`). Docker unpacks layers sequentially after downloading all of them; pulling
+layers earlier is not faster on two cores. An engine that cannot reach the registry, for example on
+another machine, receives an archive. For Docker, the archive omits existing layers, unless Docker
+rejects this.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from imgbuild.system.amounts import count, size_text
 from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import Arch, Digest
 
-HINT = "see `docker info`; the engine's log has details"
+HINT = "run `docker info`, and check the log of the engine"
 
 SHORT = 12  # characters of a layer's digest in Docker's events
 DONE = ("Pull complete", "Already exists")
 
 
 class ImageTransfer(msgspec.Struct, frozen=True, kw_only=True):
-    """The transfer of an image into an engine; `there` are digests of layers in the engine."""
+    """The transfer of an image into an engine. `there` are digests of existing layers."""
 
     engine: Engine
     layout: Layout
@@ -45,13 +45,13 @@ class ImageTransfer(msgspec.Struct, frozen=True, kw_only=True):
     there: frozenset[Digest]
 
     def size(self, without: Collection[Digest] = ()) -> int:
-        """The bytes of all layers except those of `without`."""
+        """The size of all layers except `without`, in bytes."""
         layers = self.layout.image(self.arch).layers
         return sum(layer.size for layer in layers if layer.digest not in without)
 
 
 def transfer(job: ImageTransfer, reporter: Reporter) -> None:
-    """Transfer the image; WorkFailed if the engine rejects it."""
+    """Transfer the image. Raises WorkFailed if the engine rejects it."""
     with reporter.step(f"{job.title}, {_amount(job)}"):
         if not _pulled(job, reporter):
             _send(job, reporter)
@@ -67,7 +67,7 @@ def _amount(job: ImageTransfer) -> str:
 
 
 def _pulled(job: ImageTransfer, reporter: Reporter) -> bool:
-    """Pull from the loopback with the engine; False if the engine cannot reach it."""
+    """Pull with the engine from the loopback registry. Returns False if it is not reachable."""
     with (
         reporter.progress(job.title, job.size(job.there)) as bar,
         loopback.serve(job.layout, job.arch, _sent(job, bar)) as served,
@@ -86,7 +86,7 @@ def _pulled(job: ImageTransfer, reporter: Reporter) -> bool:
 
 
 def _sent(job: ImageTransfer, bar: ProgressBar) -> Callable[[int], object]:
-    """The callback that advances the bar with each chunk; none for Docker, which sends events."""
+    """The callback that advances the bar with each chunk. None for Docker, which sends events."""
     return bar.advance if job.engine.kind == "podman" else lambda _: None
 
 
@@ -111,7 +111,7 @@ def _podman_pull(job: ImageTransfer, served: LoopbackImage) -> None:
 
 
 def _send(job: ImageTransfer, reporter: Reporter) -> None:
-    """Send a docker-archive of the missing layers, or of all if the engine rejects that."""
+    """Send a docker-archive of missing layers, or of all layers if the engine rejects it."""
     if job.engine.kind == "podman":
         with _archive(job, reporter) as chunks:
             process.feed(job.engine.command("load"), chunks)
@@ -133,7 +133,7 @@ def _send(job: ImageTransfer, reporter: Reporter) -> None:
 def _archive(
     job: ImageTransfer, reporter: Reporter, without: Collection[Digest] = ()
 ) -> Iterator[Iterator[bytes]]:
-    """The chunks of a docker-archive, counted by a progress bar as they are consumed."""
+    """The chunks of a docker-archive. A progress bar counts consumed chunks."""
     with reporter.progress(job.title, job.size(without)) as bar:
 
         def _counted() -> Iterator[bytes]:
@@ -148,13 +148,13 @@ def _archive(
 
 
 class DockerApi:
-    """A connection to an engine; methods raise WorkFailed with the engine's error."""
+    """A connection to an engine. Methods raise WorkFailed with the engine's error."""
 
     def __init__(self, api: docker.APIClient) -> None:
         self._api = api
 
     def pull(self, repository: str, tag: str, arch: Arch) -> Iterator[dict[str, Any]]:
-        """Pull an image; yields the engine's events."""
+        """Pull an image, and yield the engine's events."""
         with _failing(f"pull {repository}:{tag}"):
             yield from _checked(
                 self._api.pull(
@@ -175,14 +175,17 @@ class DockerApi:
             self._api.tag(source, repository, tag)
 
     def remove(self, reference: str) -> None:
-        """Remove a name, and the image with its last name; no error if it is missing."""
+        """Remove a name, and the image if it has no other name. A missing name is ignored."""
         with _failing(f"remove {reference}"), contextlib.suppress(ImageNotFound):
             self._api.remove_image(reference)
 
 
 @contextlib.contextmanager
 def connect() -> Iterator[DockerApi]:
-    """Connect to the engine of DOCKER_HOST or the current context; ToolMissing if it fails."""
+    """Connect to the engine in DOCKER_HOST or of the current context.
+
+    Raises ToolMissing if the connection fails.
+    """
     try:
         # An engine may send nothing for minutes while it unpacks a large image: no time limit.
         client = docker.from_env(version="auto", timeout=None, use_ssh_client=True)
@@ -211,7 +214,7 @@ def _failing(what: str) -> Iterator[None]:
 def _checked(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Read `events` to their end, which closes the connection.
 
-    Raises DockerException afterwards if one of them is an error.
+    Raises DockerException afterwards if an event is an error.
     """
     errors = []
     for event in events:

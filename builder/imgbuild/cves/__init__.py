@@ -1,1 +1,1 @@
-"""Known vulnerabilities: sources of advisories, accepted ones, severities, VEX."""
+"""Finds known vulnerabilities of images, and writes VEX documents."""

@@ -1,7 +1,7 @@
-"""`cves --attach-to`: OpenVEX documents attached to images in a registry, and signed.
+"""Attaches OpenVEX documents to images in a registry, and signs them (`cves --attach-to`).
 
-They are attached again when they change, without changing the image's digest. Older ones remain: of
-several statements about a vulnerability, the newest applies.
+Changed documents are attached in addition to older ones. Of several statements about a
+vulnerability, the newest applies.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FILE = "vex.openvex.json"
 
 
 def pushed(client: Client, repository: Repository, digest: Digest, target: str) -> Descriptor:
-    """The image `digest` of `target` in `repository`; InputError if it does not exist."""
+    """Find the image `digest` of `target` in `repository`. Raises InputError if it is missing."""
     descriptor = client.resolve(repository.with_digest(digest))
     if descriptor is None:
         message = f"{repository} does not contain {digest}, the image of the lock of {target}"
-        hint = f"push it first: imgbuild push {target} {repository}"
+        hint = f"run imgbuild push {target} {repository}"
         raise InputError(message, hint=hint)
     return descriptor
 
@@ -47,8 +47,8 @@ def attach(
 ) -> Digest:
     """Attach the OpenVEX `document` to the image `subject` of `target`, signed with `key`.
 
-    Nothing is written if the newest attached document (with a key: the newest signed with it) is
-    equal except for its time. Returns the digest of the artifact.
+    Nothing is written if the newest attached document, or with a key the newest signed one, is
+    equal except for the time. Returns the digest of the artifact.
     """
     newest = _newest(client, repository, subject.digest, key)
     if newest is not None and _without_time(newest) == _without_time(document):
@@ -67,7 +67,7 @@ def attach(
 def _newest(
     client: Client, repository: Repository, digest: Digest, key: PrivateKey | None
 ) -> bytes | None:
-    """The newest document about an image that `key` signed; without a key, of the unsigned ones."""
+    """The newest document about an image that is signed by `key`, or unsigned without a key."""
     if key is not None:
         documents = [
             codec.encode(msgspec.json.decode(each.payload)["predicate"])

@@ -1,4 +1,4 @@
-"""Known vulnerabilities of an image: counted ones, their order, accepted ones."""
+"""Checks images for known vulnerabilities, and applies accepted entries."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from imgbuild.values import Arch, Sha256
 
 
 class Vulnerability(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One vulnerability of one package. `id` is its CVE, if any, `ids` are all.
+    """A vulnerability of a package. `id` is the CVE ID, if any, and `ids` are all IDs.
 
-    `files` are the wheel or debs of the package, `purls` their package URLs; `fixed` is the lowest
-    version with the fix, "" if unknown. `accepted` is the entry of the matrix that accepts it.
+    `files` are the wheel or debs of the package, with package URLs `purls`. `fixed` is the lowest
+    version with the fix, or "" if unknown. `accepted` is the entry of the matrix that accepts the
+    vulnerability.
     """
 
     id: str
@@ -41,13 +42,13 @@ class Vulnerability(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class CveReport(msgspec.Struct, frozen=True, kw_only=True, rename={"unqueried": "unasked"}):
-    """The vulnerabilities of one image, the most severe first.
+    """The vulnerabilities of an image, the most severe first.
 
-    `threshold` is the lowest severity that counts; `counted` are those that count and are not
-    accepted, as PACKAGE/ID. `expired` are entries of the matrix that accepted one of them until a
-    date in the past, `unused` those that match none. `unread` are parts that were not checked.
-    `unqueried` are packages about which nothing is known, since the source is unreachable;
-    `unchecked` are then the entries of the matrix that match none of the other packages.
+    `threshold` is the lowest severity to fail at. `counted` are vulnerabilities of at least this
+    severity that are not accepted, as PACKAGE/ID. `expired` are expired entries of the matrix for
+    these, and `unused` entries without a match. `unread` are parts that were not checked. If the
+    source is unreachable, `unqueried` are packages without data, and `unchecked` entries of the
+    matrix without a match in other packages.
     """
 
     target: str
@@ -71,7 +72,7 @@ class CveReport(msgspec.Struct, frozen=True, kw_only=True, rename={"unqueried": 
 
 
 class CveCase(msgspec.Struct, frozen=True, kw_only=True):
-    """An image to check; entries accepted for its target, and for all targets (`shared`)."""
+    """An image to check, with entries accepted for the target and for all targets (`shared`)."""
 
     lock: Lock
     arch: Arch
@@ -80,9 +81,9 @@ class CveCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CvePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Counted vulnerabilities: severities from `threshold`.
+    """The vulnerabilities to fail at: those with at least the severity `threshold`.
 
-    With `fixable` only those with a fix.
+    With `fixable`, only vulnerabilities with a fix.
     """
 
     threshold: Rating = Rating.HIGH
@@ -98,11 +99,10 @@ def check(
     *,
     whole: bool = False,
 ) -> list[CveReport]:
-    """A report for each of `cases`; `find` is called once, with all of their packages.
+    """Create a report for each of `cases`. `find` is called once with all packages.
 
-    `records` has the records of debs, which name their source packages. With `whole`, `cases` are
-    all targets of the matrix: only then an entry for all targets that matches none is reported as
-    unused.
+    `records` has the records of debs, which contain source packages. If `cases` are all targets of
+    the matrix, `whole` is set, and entries for all targets without a match are reported as unused.
     """
     installed_in = [installed(case.lock, case.arch, records) for case in cases]
     answer = find(
@@ -118,7 +118,7 @@ def check(
 def _with_unused(
     cases: Sequence[CveCase], reports: Sequence[CveReport], *, whole: bool
 ) -> list[CveReport]:
-    """`reports`, each with the accepted entries that match nothing on any of its architectures."""
+    """Add the accepted entries without a match on any architecture to `reports`."""
     ids: dict[str, set[str]] = {}
     for report in reports:
         names = {name for vulnerability in report.vulnerabilities for name in vulnerability.ids}
@@ -195,7 +195,7 @@ def _report(
 
 
 def groups(advisories: Iterable[Advisory]) -> list[list[Advisory]]:
-    """Groups of `advisories` of one package that share an ID, directly or through others."""
+    """Group `advisories` of a package that share an ID, directly or indirectly."""
     by_package: dict[tuple[str, str, str], list[list[Advisory]]] = {}
     for advisory in advisories:
         before = by_package.setdefault(advisory.package.key, [])
@@ -210,7 +210,7 @@ def groups(advisories: Iterable[Advisory]) -> list[list[Advisory]]:
 def _joined(
     group: Sequence[Advisory], accepted: Sequence[AcceptedCve], today: datetime.date
 ) -> Vulnerability:
-    """Several advisories about one vulnerability merged: highest severity, lowest fix."""
+    """Merge advisories about the same vulnerability: highest severity, lowest fix."""
     package = group[0].package
     ids = tuple(dict.fromkeys(name for advisory in group for name in advisory.ids))
     cves = sorted(name for name in ids if name.startswith("CVE-"))
@@ -238,7 +238,7 @@ def _joined(
 def accepting_entry(
     accepted: Sequence[AcceptedCve], ids: Collection[str], today: datetime.date
 ) -> AcceptedCve | None:
-    """The first unexpired entry of `accepted` for one of `ids`; None if there is none."""
+    """The first unexpired entry of `accepted` for one of `ids`, or None."""
     return next(
         (entry for entry in accepted if entry.id in ids and not expired(entry, today)), None
     )

@@ -1,4 +1,4 @@
-"""The packages of an image as advisories name them: PyPI's, Debian's source packages, CPython."""
+"""Lists the packages of an image by names in advisories: PyPI, Debian sources and CPython."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ REBUILT = re.compile(r"\+b[0-9]+\Z")  # the suffix of a binary package that was 
 
 
 class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
-    """A package of an image by its name in advisories.
+    """A package of an image, by the name in advisories.
 
-    `ecosystem` is OSV's: PyPI, Debian:12, or GIT for a standalone Python. `version` is without a
-    local part, such as `+cu124`: advisories have none. `files` are its wheel, debs or archive,
-    `purls` their package URLs, `binaries` name and version of each deb.
+    `ecosystem` is that of OSV: PyPI, Debian:12, or GIT for a standalone Python. `version` has no
+    local part such as `+cu124`, as in advisories. `files` are the wheel, debs or archive, with
+    package URLs `purls`. `binaries` are names and versions of debs.
     """
 
     ecosystem: str
@@ -49,7 +49,7 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
         return self.ecosystem, self.name, self.version
 
     def lowest_fix(self, versions: Iterable[str]) -> str:
-        """The lowest of `versions` above the installed one; "" if there is none.
+        """The lowest of `versions` above the installed one, or "".
 
         Invalid versions are ignored.
         """
@@ -66,17 +66,19 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def order_of(ecosystem: str) -> Callable[[str], Any]:
-    """The sort key of versions of `ecosystem`; it raises ValueError for an invalid version."""
+    """The sort key of versions of `ecosystem`. It raises ValueError for an invalid version."""
     return Version if ecosystem in (PYPI, GIT) else debian_version.key
 
 
 def installed(
     lock: Lock, arch: Arch, records: Mapping[Sha256, Package]
 ) -> tuple[InstalledSource, ...]:
-    """The packages of `lock` on `arch`, sorted; InputError for a suite without a known number.
+    """The packages of `lock` on `arch`, sorted.
 
-    `records` has the source packages of debs. For a deb without a record, the source package has
-    the name of the deb's folder in the archive and the deb's version.
+    `records` has the source packages of debs. Without a record, the source package has the name of
+    the folder in the archive and the version of the deb.
+
+    Raises InputError for an unknown suite.
     """
     resolution = lock.arch[arch]
     files_by_source: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
@@ -112,7 +114,7 @@ def installed(
 
 
 def unknown_parts(lock: Lock, arch: Arch) -> tuple[str, ...]:
-    """Parts of the image whose packages are not in the lock."""
+    """The parts of the image with packages that are not in the lock."""
     if lock.arch[arch].base_manifest is None:
         return ()
     return (f"{lock.base.image}: the lock contains its layers, but not its packages",)
@@ -122,18 +124,18 @@ def _release(lock: Lock) -> str:
     if lock.base.suite in RELEASES:
         return RELEASES[lock.base.suite]
     message = f"unknown suite {lock.base.suite!r} of the base {lock.base.name} of {lock.target}"
-    hint = f"advisories exist for the Debian suites {', '.join(RELEASES)}"
+    hint = f"use one of the Debian suites {', '.join(RELEASES)}"
     raise InputError(message, hint=hint)
 
 
 def _source(deb: Deb, record: Package | None) -> tuple[str, str]:
-    """Name and version of the source package of `deb`."""
+    """The name and version of the source package of `deb`."""
     name = (record.source if record else deb.file.split("/")[-2]) or deb.package
     version = (record.source_version if record else "") or REBUILT.sub("", deb.version)
     return name, version
 
 
 def public_version(version: str) -> str:
-    """`version` without its local part; unchanged if it is not valid by PEP 440."""
+    """`version` without the local part. Unchanged if it is not valid by PEP 440."""
     parsed = parse_version(version)
     return version if parsed is None else parsed.public

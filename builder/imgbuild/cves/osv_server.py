@@ -1,7 +1,7 @@
-"""Advisories from a server with the OSV API (IMGBUILD_OSV): queries, cached for a day.
+"""Queries a server with the OSV API for advisories, and caches the responses.
 
-`POST /v1/querybatch` lists the advisories about a version, `GET /v1/vulns/ID` returns one of them.
-Both are kept in the cache: the first for a day, the second until the advisory is modified.
+`POST /v1/querybatch` lists the advisories about versions, and `GET /v1/vulns/ID` returns an
+advisory. Lists are cached for a day, and advisories until they are modified.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ class OsvServer:
     def __init__(self, address: str | None, context: Context, now: datetime.datetime) -> None:
         """`address` defaults to $IMGBUILD_OSV, else the OSV server.
 
-        InputError if not an HTTP URL.
+        Raises InputError if the address is not an HTTP URL.
         """
         given = address or os.environ.get(VARIABLE) or DEFAULT
         if not _is_address(given):
             message = f"{given.rpartition('@')[2]}: not an HTTP URL"  # without credentials
             raise InputError(
-                message, hint=f"use the URL of a server with the OSV API, such as {DEFAULT}"
+                message, hint=f"specify the URL of a server with the OSV API, such as {DEFAULT}"
             )
         self._address = given.rstrip("/")
         self._context = context
         self._now = now
 
     def find(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
-        """The advisories about `packages`; FetchFailed if the server does not respond."""
+        """Find advisories about `packages`. Raises FetchFailed if the server does not respond."""
         answers = self._answers({package.key: package for package in packages})
         references = {
             reference.id: reference for answer in answers.values() for reference in answer.vulns
@@ -92,7 +92,7 @@ class OsvServer:
         return self._answer_of(packages, answers, by_id)
 
     def kept(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
-        """The cached advisories about `packages`, of any age, for an offline context."""
+        """The cached advisories about `packages`, regardless of age, for an offline context."""
         answers: dict[tuple[str, str, str], _CachedAnswer] = {}
         by_id: dict[str, OsvRecord] = {}
         unqueried = []
@@ -117,7 +117,7 @@ class OsvServer:
         answers: Mapping[tuple[str, str, str], _CachedAnswer],
         by_id: Mapping[str, OsvRecord],
     ) -> SourceAnswer:
-        """The advisories in `answers`, whose records are `by_id`, about `packages`."""
+        """The advisories about `packages` in `answers`. `by_id` are the records."""
         oldest = min((answer.asked for answer in answers.values()), default=self._now)
         matches = [
             advisory
@@ -130,9 +130,9 @@ class OsvServer:
         return SourceAnswer(of=of, advisories=self._rated(matches))
 
     def _rated(self, matches: Sequence[Advisory]) -> tuple[Advisory, ...]:
-        """Complete `matches`: advisories without a severity get that of their CVE.
+        """Add severities of CVEs to advisories in `matches` without a severity.
 
-        Debian's advisories often have none; the server may have an entry for the CVE.
+        Debian's advisories often have no severity, but the server can have an entry for the CVE.
         """
         rated = {
             (advisory.package.key, name)
@@ -161,7 +161,7 @@ class OsvServer:
     def _answers(
         self, packages: dict[tuple[str, str, str], InstalledSource]
     ) -> dict[tuple[str, str, str], _CachedAnswer]:
-        """The responses about each of `packages`, from the cache or the server."""
+        """The responses about `packages`, from the cache or the server."""
         answers = {}
         for key in packages:
             cached = self._cached(key)
@@ -182,7 +182,7 @@ class OsvServer:
         return msgspec.json.encode((self._address, *key)).decode()
 
     def _cached(self, key: tuple[str, str, str]) -> _CachedAnswer | None:
-        """The cached response, if it is less than a day old; offline, of any age."""
+        """The cached response, if it is less than a day old or if the context is offline."""
         data = self._context.store.fact(QUERY, self._query_key(key))
         if data is None:
             return None
@@ -194,7 +194,7 @@ class OsvServer:
         return answer if recent or self._context.http.offline else None
 
     def _query(self, keys: Sequence[tuple[str, str, str]]) -> list[tuple[_Named, ...]]:
-        """The server's response about each of `keys`, with all pages."""
+        """Query the server about `keys`, and read all pages."""
         answers: list[list[_Named]] = [[] for _ in keys]
         left = dict.fromkeys(range(len(keys)), "")
         for _ in range(PAGES):
@@ -248,9 +248,9 @@ class OsvServer:
         return record
 
     def _optional(self, named: _Named) -> OsvRecord | None:
-        """The advisory, cached for a day.
+        """The advisory, which is cached for a day.
 
-        None if missing on the server, or offline in the cache.
+        None if the server lacks it, or offline, if the cache lacks it.
         """
         key = msgspec.json.encode((self._address, named.id, f"{self._now:%Y-%m-%d}")).decode()
         data = self._context.store.fact(RECORD, key)
@@ -273,7 +273,7 @@ class OsvServer:
         http = self._context.http
         if http.offline:
             message = f"{request.place}: the response is not in the cache, and --offline is set"
-            hint = "use a scanner report with --report, or run once without --offline"
+            hint = "pass a scanner report with --report, or run the command without --offline"
             raise FetchFailed(message, hint=hint)
 
         def _read(response: Response) -> bytes:
@@ -295,7 +295,7 @@ def _has_rating(advisory: Advisory) -> bool:
 
 
 def _with_rating(advisory: Advisory, osv_records: Sequence[OsvRecord | None]) -> Advisory:
-    """`advisory`, with the severity of records of the same vulnerability if it has none."""
+    """Add the severity of records of the same vulnerability to `advisory` if it has none."""
     if _has_rating(advisory):
         return advisory
     package = advisory.package

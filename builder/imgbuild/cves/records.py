@@ -1,4 +1,4 @@
-"""Advisories in the OSV format (ossf.github.io/osv-schema, 1.7): affected ranges, fixes, IDs."""
+"""Reads advisories in the OSV format (ossf.github.io/osv-schema, 1.7)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ COMMITS = "GIT"
 
 
 class RangeEvent(msgspec.Struct, frozen=True):
-    """One bound of a range; `fixed` is the first version with the fix."""
+    """A bound of a range. `fixed` is the first version with the fix."""
 
     fixed: str | None = None
 
 
 class AffectedRange(msgspec.Struct, frozen=True):
-    """Versions between events. `type` is ECOSYSTEM, SEMVER, or GIT for commits of `repo`."""
+    """Versions between events. `type` is ECOSYSTEM, SEMVER, or GIT (commits of `repo`)."""
 
     type: str
     repo: str = ""
@@ -48,14 +48,14 @@ class AffectedPackage(msgspec.Struct, frozen=True):
 
 
 class StatedSeverity(msgspec.Struct, frozen=True):
-    """A severity: `type` such as CVSS_V3, `score` is its vector."""
+    """A severity. `type` is for example CVSS_V3, and `score` is the vector."""
 
     type: str = ""
     score: str = ""
 
 
 class Affected(msgspec.Struct, frozen=True):
-    """One affected package of a record."""
+    """An affected package of a record."""
 
     package: AffectedPackage | None = None
     ranges: tuple[AffectedRange, ...] | None = None
@@ -65,9 +65,9 @@ class Affected(msgspec.Struct, frozen=True):
 
 
 class OsvRecord(msgspec.Struct, frozen=True):
-    """One advisory. `aliases` are IDs of the same vulnerability in other databases.
+    """An advisory. `aliases` are IDs of the same vulnerability in other databases.
 
-    `upstream` and `related` of Debian advisories are the vulnerabilities that they cover.
+    In Debian advisories, `upstream` and `related` are the covered vulnerabilities.
     """
 
     id: str
@@ -84,7 +84,7 @@ class OsvRecord(msgspec.Struct, frozen=True):
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The IDs of the vulnerability in this and other databases, without duplicates."""
+        """The distinct IDs of the vulnerability in all databases."""
         names = (self.id, *(self.aliases or ()))
         if self.id.startswith(DEBIAN):  # its upstream is the original CVE
             names += (self.id.removeprefix(DEBIAN),)
@@ -102,11 +102,10 @@ class OsvRecord(msgspec.Struct, frozen=True):
         return lines[0].strip() if lines else ""
 
     def about(self, ecosystem: str, name: str) -> Iterator[Affected]:
-        """The entries for the package `name`; Debian:12 includes all point releases.
+        """The entries for the package `name`. Debian:12 includes all point releases.
 
-        Names of PyPI are normalized: advisories also have jaraco.context, as PyPI shows it. A
-        package that is identified by its repository has the entries with commits of that
-        repository.
+        Names of PyPI are normalized, because advisories contain names such as jaraco.context. For a
+        package identified by its repository, entries with commits of the repository are returned.
         """
         if ecosystem == GIT:
             place = _repository(REPOSITORIES.get(name, name))
@@ -123,7 +122,7 @@ class OsvRecord(msgspec.Struct, frozen=True):
                 yield entry
 
     def fixes(self, ecosystem: str, name: str) -> Iterator[str]:
-        """The versions of a package with the fix, one for each range."""
+        """The fixed versions of a package, one for each range."""
         for entry in self.about(ecosystem, name):
             for bounds in entry.ranges or ():
                 if bounds.type != COMMITS:
@@ -132,8 +131,8 @@ class OsvRecord(msgspec.Struct, frozen=True):
     def rating(self, ecosystem: str, name: str) -> tuple[Rating, float | None]:
         """The rating for a package, and the highest CVSS score, if any.
 
-        `unimportant` in Debian is low regardless of the score. Otherwise the severity stated in the
-        record precedes the score, since its authors know the package.
+        `unimportant` in Debian is low regardless of the score. Otherwise, the severity stated in
+        the record overrides the score.
         """
         entries = tuple(self.about(ecosystem, name))
         stated = [rated for entry in entries for rated in entry.severity or ()]
@@ -155,24 +154,24 @@ class OsvRecord(msgspec.Struct, frozen=True):
 
 
 def _repository(url: str) -> str:
-    """The URL of a repository in a normal form, which is equal for all of its spellings."""
+    """Normalize the URL of a repository."""
     return url.partition("://")[2].rstrip("/").removesuffix(".git").lower()
 
 
 def decode(data: bytes, place: str, *, hint: str = REMEDY) -> OsvRecord:
-    """The record in `data` from `place`; InputError with `hint` if it is invalid."""
+    """Decode the record in `data` from `place`. Raises InputError with `hint` if it is invalid."""
     if len(data) > LIMIT:
         message = f"{place} has more than {LIMIT} bytes"
         raise InputError(message, hint=hint)
     record = codec.decode(data, OsvRecord, file=place, what="OSV advisory", hint=hint)
     if ID.fullmatch(record.id) is None:
-        message = f"{place} is not a valid OSV advisory: its ID is {record.id[:80]!r}"
+        message = f"{place} is not a valid OSV advisory: invalid ID {record.id[:80]!r}"
         raise InputError(message, hint=hint)
     return record
 
 
 def advisories(record: OsvRecord, package: InstalledSource, source: str) -> Iterator[Advisory]:
-    """The advisories of `record` about `package`, one for each vulnerability."""
+    """The advisories in `record` about `package`, one for each vulnerability."""
     rating, score = record.rating(package.ecosystem, package.name)
     cves = tuple(part for part in record.parts if part.startswith("CVE-"))
     split = record.id.startswith(UPDATES) and bool(cves)

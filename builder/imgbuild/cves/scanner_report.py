@@ -1,4 +1,4 @@
-"""Advisories from the JSON report of a scanner: osv-scanner, grype or trivy.
+"""Reads advisories from JSON reports of osv-scanner, grype or trivy.
 
 Formats: osv-scanner's `--format json` (google.github.io/osv-scanner/output), grype's `-o json`
 (github.com/anchore/grype, grype/presenter/models) and trivy's `--format json`
@@ -22,13 +22,13 @@ from imgbuild.errors import InputError
 from imgbuild.system.amounts import count
 from imgbuild.values import normalize
 
-HINT = "create a report with: osv-scanner --format json, grype -o json or trivy --format json"
+HINT = "to create a report, run osv-scanner --format json, grype -o json or trivy --format json"
 WHAT = "scanner report"
 SHOWN = 5  # limit of packages in a message
 
 
 class ReportedPackage(msgspec.Struct, frozen=True):
-    """A package by its name in a report: of PyPI, or a binary or source package of Debian."""
+    """A package by its name in a report: from PyPI, or a binary or source package of Debian."""
 
     name: str
     version: str
@@ -113,7 +113,7 @@ class _Trivy(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of a report of grype or trivy."""
+    """An entry in a report of grype or trivy."""
 
     ids: tuple[str, ...]
     severity: str
@@ -126,9 +126,11 @@ Entries = Iterator[tuple[ReportedPackage, Iterable[OsvRecord | _Entry]]]
 
 
 def find(path: Path, packages: Sequence[InstalledSource]) -> SourceAnswer:
-    """The advisories of the report `path` about `packages`; InputError for another file format.
+    """The advisories in the report `path` about `packages`.
 
-    Entries about packages outside `packages` are listed as not checked.
+    Entries about other packages are listed as not checked.
+
+    Raises InputError for other file formats.
     """
     scanner, entries = _read(path)
     place = f"{path} ({scanner})"
@@ -146,7 +148,7 @@ def find(path: Path, packages: Sequence[InstalledSource]) -> SourceAnswer:
 
 
 def _read(path: Path) -> tuple[str, Entries]:
-    """The scanner that wrote the report `path`, identified by a key specific to its reports."""
+    """Read the report `path`, and identify the scanner by a key that is specific to its reports."""
     keys = codec.read(path, dict[str, msgspec.Raw], what=WHAT, hint=HINT)
     for key, (scanner, form, entries) in FORMS.items():
         if key in keys:
@@ -220,7 +222,7 @@ def _advisories(
 
 
 def _by_name(packages: Sequence[InstalledSource]) -> Mapping[ReportedPackage, InstalledSource]:
-    """`packages` by their names in reports; those of Debian also by their binary packages."""
+    """`packages` by names in reports, including binary packages of Debian."""
     sources: dict[ReportedPackage, InstalledSource] = {}
     for package in packages:
         python = package.ecosystem == PYPI

@@ -1,4 +1,4 @@
-"""Severity of a vulnerability (low to critical): terms of advisories, CVSS base scores."""
+"""Rates the severity of vulnerabilities by terms in advisories and CVSS scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MALICIOUS = "MAL-"  # IDs of advisories about malicious packages, which have no 
 
 
 class Rating(enum.StrEnum):
-    """A severity, lowest first. `unknown`: not stated in its advisories."""
+    """A severity, lowest first. `unknown` means that advisories do not state it."""
 
     UNKNOWN = "unknown"
     LOW = "low"
@@ -21,7 +21,7 @@ class Rating(enum.StrEnum):
 
     @property
     def rank(self) -> int:
-        """The rank, starting with 0 for unknown."""
+        """The rank, starting at 0 for unknown."""
         return list(Rating).index(self)
 
 
@@ -41,7 +41,7 @@ _FORMS = {"CVSS:4.0/": CVSS4, "CVSS:3.1/": CVSS3, "CVSS:3.0/": CVSS3, "AV:": CVS
 
 
 def of_word(word: object) -> Rating:
-    """The rating for a term of an advisory, such as MODERATE or `low**`; else unknown."""
+    """The rating for a term in an advisory, such as MODERATE or `low**`, else unknown."""
     return _WORDS.get(str(word).lower().strip("* "), Rating.UNKNOWN)
 
 
@@ -54,8 +54,7 @@ def of_score(score: float) -> Rating:
 def base_score(vector: str) -> float | None:
     """The base score of a vector of CVSS 2, 3.0 or 3.1, or the score of a CVSS 4.0 vector.
 
-    Else None. CVSS 4.0 has a single score, which includes optional metrics of the vector, such as
-    E.
+    None for other vectors. CVSS 4.0 has a single score, which includes optional metrics such as E.
     """
     for prefix, form in _FORMS.items():
         if vector.startswith(prefix):
@@ -67,5 +66,5 @@ def base_score(vector: str) -> float | None:
 
 
 def highest(ratings: Iterable[Rating]) -> Rating:
-    """The highest of `ratings`; unknown if there are none."""
+    """The highest of `ratings`. Unknown if there are none."""
     return max(ratings, key=lambda rating: rating.rank, default=Rating.UNKNOWN)

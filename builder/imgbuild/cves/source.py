@@ -1,4 +1,4 @@
-"""The results of an advisory source for packages."""
+"""Defines the results of sources of advisories."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from imgbuild.cves.severity import Rating
 class Advisory(msgspec.Struct, frozen=True, kw_only=True):
     """An advisory about a package. `ids` are its ID and aliases.
 
-    `fixed` is the lowest version above the installed one with the fix, "" if unknown. `note` is a
-    remark of the source, such as the update with the fix.
+    `fixed` is the lowest version above the installed one with the fix, or "" if unknown. `note` is
+    a remark of the source, such as the update with the fix.
     """
 
     ids: tuple[str, ...]
@@ -26,10 +26,10 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The advisories about some packages.
+    """The advisories that a source has about packages.
 
     `of` is the name of the source, and for a server the date. `unread` lists entries of the source
-    that were not checked, `unqueried` the packages about which nothing is known.
+    that were not checked, and `unqueried` lists packages without data.
     """
 
     of: str

@@ -1,7 +1,7 @@
-"""The known vulnerabilities of images as an OpenVEX document (openvex.dev, 0.2.0).
+"""Writes known vulnerabilities of images as OpenVEX documents (openvex.dev, 0.2.0).
 
-A vulnerability that the matrix accepts with a justification has the status not_affected, others
-have affected. Fixed vulnerabilities are not listed.
+A vulnerability that the matrix accepts with a justification has the status not_affected; other
+vulnerabilities have the status affected. Fixed vulnerabilities are not listed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ AFFECTED, NOT_AFFECTED = "affected", "not_affected"
 
 
 class VexStatement(msgspec.Struct, frozen=True):
-    """The part of a statement of an attached document that is read."""
+    """The part of a statement that is read from attached documents."""
 
     status: Literal["not_affected", "affected", "fixed", "under_investigation"]
 
 
 class VexDocument(msgspec.Struct, frozen=True):
-    """The part of an attached document, by any author, that is read."""
+    """The part of an attached document that is read."""
 
     author: str
     timestamp: Annotated[datetime.datetime, msgspec.Meta(tz=True)]
@@ -44,12 +44,12 @@ def document(
     now: datetime.datetime,
     repository: Repository | None = None,
 ) -> bytes:
-    """The document about images, each with the digest of its manifest.
+    """Create the document about images with the digests of manifests.
 
-    Images in `repository` have its name, as in scanners, others that of their target. `author` is
-    the author of the statements. Statements are sorted by vulnerability, and equal ones about
-    several images are merged. The id of the document depends on the author and the statements, not
-    on `now`.
+    Images have the name of `repository`, as in scanners, or else of the target. `author` is the
+    author of the statements. Statements are sorted by vulnerability, and equal statements about
+    several images are merged. The ID of the document depends on the author and the statements, but
+    not on `now`.
     """
     statements: dict[str, dict[str, Any]] = {}
     for report, digest in reports:
@@ -81,12 +81,12 @@ def document(
 
 
 def decode(data: bytes, place: str) -> VexDocument:
-    """The document in `data` from `place`; InputError if it is invalid."""
+    """Decode the document in `data` from `place`. Raises InputError if it is invalid."""
     return codec.decode(data, VexDocument, file=place, what="OpenVEX document")
 
 
 def _statement(finding: Vulnerability) -> dict[str, Any]:
-    """The statement about `finding`, without its products."""
+    """The statement about `finding`, without products."""
     aliases = [name for name in finding.ids if name != finding.id]
     vulnerability = {"name": finding.id, **({"aliases": aliases} if aliases else {})}
     accepted = finding.accepted

@@ -1,4 +1,4 @@
-"""`doctor --collect`: versions, driver and variables for a report of a failure; no secrets."""
+"""Collects versions, driver and variables for bug reports, without secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ADDRESS_LOGIN = re.compile(r"//[^/@\s]+@")
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine, the active environment's Python and packages, and variables."""
+    """The machine, Python and packages of the active environment, and variables."""
 
     host: Host
     python: str
@@ -34,7 +34,10 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def collect() -> Collected:
-    """This machine and its active environment. InputError if the environment cannot be read."""
+    """Read this machine and the active environment.
+
+    Raises InputError if the environment cannot be read.
+    """
     environment = open_environment(None)
     return Collected(
         host=read_host(),
@@ -45,7 +48,7 @@ def collect() -> Collected:
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that affect a run, with "set" instead of secrets and without credentials."""
+    """The variables that affect a run, without credentials, and with "set" instead of secrets."""
     return {
         name: "set" if SECRET.search(name) else ADDRESS_LOGIN.sub("//", value)
         for name, value in sorted(environment.items())

@@ -1,6 +1,6 @@
-"""This machine: GPUs and driver, container engines, architecture, shared memory.
+"""Reads properties of this machine: GPUs, driver, container engines, architecture and others.
 
-A machine without a GPU is not an error; values that cannot be read are empty.
+A machine without a GPU is not an error. Values that cannot be read are empty.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VERSION = re.compile(r"\d{3}\.\d+(?:\.\d+)?")
 
 
 class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU; `capability` is its compute capability ("9.0"), "" if the driver reports none."""
+    """A GPU. `capability` is the compute capability ("9.0"), or "" if unknown."""
 
     name: str
     memory: Bytes = 0
@@ -40,7 +40,7 @@ class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runs(msgspec.Struct, frozen=True, kw_only=True):
-    """A container runtime on this machine; `gpus`: whether it can provide GPUs to containers."""
+    """A container runtime on this machine. `gpus` is set if it can provide GPUs to containers."""
 
     name: str
     version: str
@@ -48,10 +48,10 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """One machine. `driver` is that of the GPU ("580.65.06"), "" if there is none.
+    """A machine. `driver` is the version of the NVIDIA driver ("580.65.06"), or "".
 
-    `igzip`: whether containerd, and so Docker, finds this program to inflate layers. `described`:
-    another machine, of which only architecture, driver and GPUs were given.
+    `igzip` is set if containerd, and therefore Docker, can use this program to decompress layers.
+    `described` is set for another machine, with only architecture, driver and GPUs.
     """
 
     arch: Arch | None
@@ -71,7 +71,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_host() -> Host:
-    """The properties of this machine."""
+    """Read the properties of this machine."""
     driver, gpus = _gpus()
     return Host(
         arch=_arch(platform.machine()),
@@ -86,7 +86,7 @@ def read_host() -> Host:
 
 
 def accelerators() -> Host:
-    """Only the architecture, driver and GPUs of this machine, which are quick to read."""
+    """Read only the architecture, driver and GPUs of this machine, which is fast."""
     driver, gpus = _gpus()
     return Host(
         arch=_arch(platform.machine()), driver=driver or driver_of(_text(DRIVER_FILE)), gpus=gpus
@@ -94,7 +94,7 @@ def accelerators() -> Host:
 
 
 def parse_gpus(text: str) -> tuple[str, tuple[HostGpu, ...]]:
-    """Driver and GPUs from the CSV that `nvidia-smi` writes for one of QUERIES."""
+    """Parse driver and GPUs in the CSV output of `nvidia-smi` for one of QUERIES."""
     driver = ""
     gpus = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
@@ -126,7 +126,7 @@ def _gpus() -> tuple[str, tuple[HostGpu, ...]]:
 
 
 def driver_of(text: str) -> str:
-    """The driver's version from its file in /proc."""
+    """The driver version in the text of its file in /proc."""
     first = text.partition("\n")[0]
     match = _VERSION.search(first) if "NVRM" in first else None
     return match[0] if match else ""
@@ -170,7 +170,7 @@ def _arch(machine: str) -> Arch | None:
 
 
 def glibc() -> str:
-    """The version of this machine's glibc; "" if it has another C library."""
+    """The glibc version of this machine, or "" with another C library."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     except (OSError, ValueError):

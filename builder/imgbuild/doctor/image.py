@@ -1,8 +1,8 @@
 """Runs `smoke_tests/doctor.py` in a container to check whether the host suits an image.
 
-The script imports nothing from imgbuild; it is passed to the container, not added to the image. It
-runs under the same conditions as a user's command, without corrections: with Apptainer, the home,
-the environment and the limits of this machine apply, and they are checked.
+The script does not import imgbuild, and is passed to the container instead of the image. It runs
+under the same conditions as a user's command. With Apptainer, the home folder, the environment and
+the limits of this machine apply, and are checked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENTRYPOINT = "/opt/imgbuild/entrypoint"
 
 
 class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The requirements: GPUs, MB of shared memory. `words` are options for Apptainer."""
+    """Options for checks: GPUs, shared memory in MB, and `words` for Apptainer."""
 
     gpus: int = 0
     shared: int = 0
@@ -59,7 +59,7 @@ class _Document(msgspec.Struct, frozen=True):
 def in_sif(
     lock: Lock, arch: Arch, image: Path, options: InspectOptions, reporter: Reporter = SILENT
 ) -> Report:
-    """Run the checks in the SIF `image`; ToolMissing without Apptainer."""
+    """Run the checks in the SIF file `image`. Raises ToolMissing without Apptainer."""
     program = apptainer.require()
     words = [program, "exec", "--no-privs", "--bind", f"{runner.TESTS.resolve()}:{PLACE}:ro"]
     words += ["--nv"] if options.gpus else []
@@ -72,7 +72,7 @@ def in_sif(
 def in_image(
     test_image: ImageUnderTest, layout: Layout, options: InspectOptions, *, through: str
 ) -> Report:
-    """Run the checks in the image of `layout`: `through` is docker, podman, apptainer or root."""
+    """Run the checks in the image in `layout`. `through` is docker, podman, apptainer or root."""
     lock, arch, reporter = test_image.lock, test_image.arch, test_image.reporter
     if through == "apptainer":
         apptainer.require()
@@ -127,7 +127,7 @@ def _command(lock: Lock, options: InspectOptions) -> list[str]:
 
 
 def _tar() -> Iterator[bytes]:
-    """The script, in two files, as a tar stream."""
+    """The script, which consists of two files, as a tar stream."""
     for name in SCRIPTS:
         data = (runner.TESTS / name).read_bytes()
         yield header(Member(path=name, size=len(data), content=data))
@@ -136,7 +136,7 @@ def _tar() -> Iterator[bytes]:
 
 
 def _report(lock: Lock, arch: Arch, done: process.Result, reporter: Reporter) -> Report:
-    """The findings of the script; WorkFailed if it did not run."""
+    """Read the findings of the script. Raises WorkFailed if it did not run."""
     try:
         document = msgspec.json.decode(done.stdout, type=_Document)
     except msgspec.DecodeError as error:
@@ -168,7 +168,7 @@ def _report(lock: Lock, arch: Arch, done: process.Result, reporter: Reporter) ->
 
 
 def lines(report: Report) -> Sequence[str]:
-    """The findings as text, errors last, where they are most visible."""
+    """The findings as text, with errors at the end."""
     order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
     rows = []
     for finding in sorted(report.findings, key=lambda entry: order.index(entry.severity)):

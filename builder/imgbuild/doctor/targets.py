@@ -1,7 +1,6 @@
-"""Which targets this machine can run, and why not others; remarks on memory and shared memory.
+"""Determines which targets this machine can run, with reasons and remarks.
 
-Without a GPU or its driver only the other requirements are checked, with a remark, and `best` is
-empty.
+Without a GPU or a driver, only other requirements are checked, with a remark, and `best` is empty.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ GPU_LABEL = "dev.imgbuild.gpu"
 
 
 class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """A target, and the requirements of its image on each of its architectures.
+    """A target, and the requirements of its image on each architecture.
 
-    `retired`: why another target replaces it, "" if none does. `recommended`: for a use, by the
-    matrix. `special`: it has a framework of SPECIAL, besides vLLM and TRL.
+    `retired` is the reason if another target replaces it, or "". `recommended` is set by the
+    matrix. `special` is set if the target has a framework in SPECIAL.
     """
 
     target: str
@@ -44,12 +43,12 @@ class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a target runs here; `reasons` if it does not, `remarks` if it does.
+    """Whether a target can run, with `reasons` if it cannot, and `remarks` if it can.
 
-    `complete`: it fits, and the driver is known to be at least that of the target's CUDA release.
-    `limited`: some kernels for these GPUs exist only as PTX, which the driver may be too old to
-    compile. `unrestricted`: the driver from which it runs without restriction, if the machine's is
-    older. `retired`, `recommended` and `special` as in `TargetNeeds`.
+    `complete` is set if the target fits and the driver fully supports the CUDA release. `limited`
+    is set if some kernels for the GPUs exist only as PTX, which the driver is possibly too old to
+    compile. `unrestricted` is the oldest driver without restrictions, if the machine's driver is
+    older. `retired`, `recommended` and `special` are as in `TargetNeeds`.
     """
 
     target: str
@@ -65,10 +64,10 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine, a result for each target, and remarks.
+    """The machine, the results for targets, and remarks.
 
-    `best` is the first that fits, a retired one only if no other fits. It is "" if none fits, or if
-    no GPU and driver were found to compare with.
+    `best` is the first target that fits, preferably not retired. It is "" if no target fits, or if
+    no GPU and driver were found.
     """
 
     host: Host
@@ -86,7 +85,7 @@ class _TargetDigests(msgspec.Struct, frozen=True):
 
 
 def offer(images: Path, lock: Lock, retired: str = "", *, recommended: bool = False) -> TargetNeeds:
-    """The requirements of the target of `lock`: from its digests, else from its CUDA release."""
+    """The requirements of the target of `lock`, based on its digests, else on its CUDA release."""
     path = digests_path(images, lock.target)
     target_digests = codec.read(path, _TargetDigests, what="digests").arch if path.exists() else {}
     stated = lock.settings.labels.get(GPU_LABEL, "").split()
@@ -106,13 +105,13 @@ def offer(images: Path, lock: Lock, retired: str = "", *, recommended: bool = Fa
 
 
 def planned(target: str, cuda: str, arches: Iterable[Arch], gpu: Sequence[str]) -> TargetNeeds:
-    """The expected requirements of a row without a lock, from its CUDA release and GPUs."""
+    """The expected requirements of a row without a lock, based on its CUDA release and GPUs."""
     assumed = _assumed(cuda, gpu)
     return TargetNeeds(target=target, cuda=cuda, as_of="", floors=dict.fromkeys(arches, assumed))
 
 
 def _assumed(cuda: str, stated: Sequence[str]) -> Floors:
-    """Requirements by the CUDA release, and the capabilities that are stated."""
+    """The requirements based on the CUDA release and the stated capabilities."""
     data = gpus.load()
     later = [entry.capability for entry in data.gpus if _runs_any(stated, entry.capability)]
     return Floors(
@@ -124,11 +123,11 @@ def _assumed(cuda: str, stated: Sequence[str]) -> Floors:
 
 
 def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
-    """A result for each of `offers`: complete ones first, those that do not fit last.
+    """Compare `host` with `offers`. Complete targets are first, unsuitable ones last.
 
-    In each of these groups recommended targets are first and retired ones last; then the newest
-    CUDA and the latest date are first. `best` is one without a framework of SPECIAL if an equally
-    restricted recommended one is.
+    In each group, recommended targets are first and retired targets last, and otherwise the newest
+    CUDA release and the latest date are first. `best` is preferably a recommended target without a
+    framework in SPECIAL.
     """
     ordered = sorted(
         offers,
@@ -168,15 +167,15 @@ def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
 
 
 def comparable(host: Host) -> bool:
-    """Whether GPU and driver were found, so that targets can be compared with them.
+    """Whether GPU and driver were found, so that targets can be compared.
 
-    For another machine, the given properties are compared.
+    For another machine, the specified properties are compared.
     """
     return host.described or bool(host.gpus and host.driver)
 
 
 def limited_to(diagnosis: Diagnosis, targets: Collection[str]) -> Diagnosis:
-    """`diagnosis` with only the results for `targets`; the best target is not changed."""
+    """Restrict the results to `targets`. The best target does not change."""
     selected = tuple(verdict for verdict in diagnosis.verdicts if verdict.target in targets)
     return msgspec.structs.replace(diagnosis, verdicts=selected)
 
@@ -186,7 +185,7 @@ def judge(host: Host, offered: TargetNeeds) -> TargetFit:
     floors = offered.floors.get(host.arch) if host.arch is not None else None
     if floors is None:
         have = " and ".join(sorted(offered.floors))
-        reason = f"its image is for {have}, but {host.phrase} is {host.arch or 'of another kind'}"
+        reason = f"the image is for {have}, but {host.phrase} is {host.arch or 'of another kind'}"
         return TargetFit(
             target=offered.target,
             fits=False,
@@ -237,10 +236,10 @@ def _driver_remarks(host: Host, floors: Floors) -> Iterable[str]:
 
 
 def driver_text(driver: str, floors: Floors) -> str:
-    """The limits of a `driver` between the oldest one for an image and the one for all of it.
+    """A remark on a `driver` that can run an image, but not all its features.
 
-    `floors.driver_full` is newer than the driver of the CUDA release if a library has PTX of a
-    newer release for GPUs for which it has no machine code.
+    `floors.driver_full` is newer than the driver of the CUDA release if a library has no machine
+    code for some GPUs, and PTX of a newer release.
     """
     own, full = gpus.load().own(floors.cuda), floors.driver_full
     runs = (
@@ -264,17 +263,17 @@ def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
         name = gpu.name if gpu.name == gpu.capability else f"{gpu.name} ({gpu.capability})"
         if _is_tegra(gpu.capability):
             yield (
-                f"it has no code for {name}, because code for servers and desktops ({have}) does"
-                " not run on a Tegra"
+                f"the image has no code for {name}, because code for servers and desktops "
+                f"({have}) does not run on a Tegra"
             )
         elif gpu.capability in _computed():
-            yield f"it has no code for {name}, only for {have}"
+            yield f"the image has no code for {name}, only for {have}"
         else:
             yield f"no code for {name} is known, only for {have}"
 
 
 def _computed() -> set[str]:
-    """The capabilities for which the floors of images are computed."""
+    """The capabilities to compute requirements of images for."""
     return {entry.capability for entry in gpus.load().gpus}
 
 
@@ -284,12 +283,13 @@ def _is_tegra(capability: str) -> bool:
 
 
 def has_code(able: Collection[str], capability: str) -> bool:
-    """Whether code for the capabilities `able` runs on another: the same major, not older.
+    """Whether code for the capabilities `able` runs on another capability.
 
-    A Tegra runs only code for its own capability.
+    Code runs on newer capabilities with the same major version. A Tegra runs only code for its own
+    capability.
 
-    Floors are computed for each capability in the data, since code with the suffix "a" runs only on
-    its own capability. A capability in the data that the floors omit is not supported.
+    Requirements are computed for each capability in the data, because code with the suffix "a" runs
+    on only one capability. A capability in the data that `able` omits is not supported.
     """
     if capability in able:
         return True
@@ -307,15 +307,15 @@ def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
     for gpu in dict.fromkeys(host.gpus):
         if _uncompiled(host, floors, gpu):
             yield (
-                f"some kernels for {gpu.name} are PTX only, which driver {host.driver} may be too"
-                f" old to compile; {floors.driver_full} or newer can compile them"
+                f"some kernels for {gpu.name} are PTX only, which driver {host.driver} is "
+                f"possibly too old to compile; {floors.driver_full} or newer can compile them"
             )
         elif is_compiled(floors, gpu):
             yield f"the driver compiles some kernels for {gpu.name} at first use"
 
 
 def _uncompiled(host: Host, floors: Floors, gpu: HostGpu) -> bool:
-    """Whether the driver may be too old to compile kernels that the GPU needs."""
+    """Whether the driver is possibly too old to compile kernels that the GPU needs."""
     return is_compiled(floors, gpu) and gpus.older(host.driver, floors.driver_full)
 
 
@@ -331,8 +331,8 @@ def is_compiled(floors: Floors, gpu: HostGpu) -> bool:
 def _glibc_remarks(host: Host, floors: Floors) -> Iterable[str]:
     if gpus.older(host.glibc, floors.glibc):
         yield (
-            f"outside of its image (requirements-{host.arch}.txt) its wheels need glibc"
-            f" {floors.glibc} or newer; {host.phrase} has {host.glibc}"
+            f"without a container (requirements-{host.arch}.txt), the wheels require glibc "
+            f"{floors.glibc} or newer; {host.phrase} has {host.glibc}"
         )
 
 
@@ -358,7 +358,7 @@ def _remarks(host: Host) -> Iterable[str]:
     if not host.igzip and any(
         container_engine.name == "docker" for container_engine in host.engines
     ):
-        yield "igzip is not installed: Docker loads images faster with it (apt-get install isal)"
+        yield "igzip is not installed; to load images faster in Docker, run: apt-get install isal"
     if host.shared_memory < LEAST_SHARED:
         size = host.shared_memory >> 20
         yield (

@@ -1,1 +1,1 @@
-"""HTTP: retries, timeouts, redirects, proxies, certificates, User-Agent, credentials."""
+"""Sends HTTP requests, with retries, redirects, proxies, certificates and credentials."""

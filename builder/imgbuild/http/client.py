@@ -1,9 +1,9 @@
-"""Requests to servers: pages, small files, parts of large ones, and uploads.
+"""Sends requests to servers: for pages, small files, parts of large files, and uploads.
 
-URLs may contain `user:password@`. A request is retried, with increasing delays, after 408, 425,
-429, 5xx and dropped connections, and after the time in `Retry-After`. Redirects are followed with
-the credentials of each server, never from https to http. No error or log shows a password or the
-query of a URL.
+URLs can contain `user:password@`. After status 408, 425, 429 and 5xx and dropped connections,
+requests are retried with increasing delays, or after the time in `Retry-After`. Redirects are
+followed with the credentials of each server, but never from https to http. Errors and logs contain
+no passwords or queries of URLs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DECODED = 16 * 1024  # compressed bytes per step, which may expand a thousandfo
 
 
 class TextPage(msgspec.Struct, frozen=True):
-    """A page as text. `url` is the final URL after redirects, without credentials."""
+    """A page as text. `url` is the URL after redirects, without credentials."""
 
     url: str
     text: str
@@ -60,7 +60,7 @@ class TextPage(msgspec.Struct, frozen=True):
 
 
 class Refused(FetchFailed):
-    """The server responded with a status for which a retry is useless."""
+    """The server rejected the request with a status that makes retries useless."""
 
     def __init__(
         self, message: str, *, status: int, hint: str | None = None, total: int | None = None
@@ -71,41 +71,41 @@ class Refused(FetchFailed):
 
     @property
     def denied(self) -> bool:
-        """Whether the server requires credentials, or credentials with more permissions."""
+        """Whether the server requires credentials, or more permissions."""
         return self.status in DENIED
 
 
 class Authorizer:
-    """How `Http` sends a request: certificates, credentials, and interpretation of responses.
+    """Provides certificates and credentials for requests of `Http`, and interprets responses.
 
     This class uses the system's certificates and the credentials of the URL. Thread-safe.
     """
 
     def addressed(self, request: Request) -> Request:
-        """`request` with the headers allowed for its URL, initially and after a redirect."""
+        """Add the headers that are allowed for the URL to `request`, also after a redirect."""
         return request
 
     def context(self, request: Request) -> ssl.SSLContext:
-        """The certificates for `request`; InputError for an invalid file."""
+        """The TLS context for `request`. Raises InputError for an invalid file."""
         from imgbuild.http import session
 
         return session.shared_trust(os.environ)
 
     def answer(self, http: Http, request: Request, login: Login | None) -> Response:
-        """The response to `request`, of any status. `login` is that of its URL."""
+        """Send `request`. The response can have any status. `login` is that of the URL."""
         return http.exchange(request, login)
 
     def refusal(self, http: Http, request: Request, response: Response) -> Exception:
-        """The error for a response that reports a failure."""
+        """The error for a failed response."""
         return http.refusal(request, response)
 
 
 class Http:
     """An HTTP client with retries, redirects and credentials. Thread-safe.
 
-    `attempts` limits the attempts for each URL; `first_wait` is the first delay between them in
-    seconds, which doubles; `timeout` applies to the connection and to each read, in seconds.
-    `offline` allows only `file:` URLs.
+    `attempts` is the maximum number of attempts for each URL. `first_wait` is the first delay
+    between attempts in seconds, which is then doubled. `timeout` in seconds applies to the
+    connection and to each read. With `offline`, only `file:` URLs are allowed.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Http:
     # -- requests of stages
 
     def text(self, url: str, accept: str = "*/*") -> TextPage:
-        """The page at `url`. FetchFailed (`Refused` with its status) for anything but success."""
+        """The page at `url`. Raises FetchFailed (or `Refused` with the status) on failure."""
 
         def _read(response: Response) -> TextPage:
             body = self.body(response, PAGE_LIMIT, decode=True)
@@ -154,7 +154,7 @@ class Http:
         return self._retrying(url, PLAIN, lambda response: self.body(response, FILE_LIMIT))
 
     def fingerprint(self, url: str) -> tuple[str, int]:
-        """SHA-256 in hex and size of the file at `url`, which is not kept in memory."""
+        """The SHA-256 in hex and the size of the file at `url`, which is not kept in memory."""
 
         def _read(response: Response) -> tuple[str, int]:
             hasher, size = hashlib.sha256(), 0
@@ -166,7 +166,7 @@ class Http:
         return self._retrying(url, PLAIN, _read)
 
     def save(self, url: str, path: Path) -> tuple[str, int]:
-        """Write the file at `url` to `path`; returns its SHA-256 in hex and its size."""
+        """Write the file at `url` to `path`. Returns the SHA-256 in hex and the size."""
 
         def _read(response: Response) -> tuple[str, int]:
             hasher, size = hashlib.sha256(), 0
@@ -179,7 +179,7 @@ class Http:
         return self._retrying(url, PLAIN, _read)
 
     def body(self, response: Response, limit: int, *, decode: bool = False) -> Octets:
-        """The body of a response; FetchFailed if it is longer than `limit`."""
+        """The body of a response. Raises FetchFailed if it is longer than `limit`."""
         data = bytearray()
         for chunk in self.chunks(response, decode=decode):
             data += chunk
@@ -189,7 +189,10 @@ class Http:
         return Octets(data)
 
     def part(self, url: str, start: int, length: int) -> Octets:
-        """`length` bytes at `start`, even without ranges; FetchFailed if the file is shorter."""
+        """Read `length` bytes at `start`, even if the server does not support ranges.
+
+        Raises FetchFailed if the file is shorter.
+        """
 
         def _read(response: Response) -> bytes:
             first, _ = content_range(response.headers)
@@ -214,7 +217,7 @@ class Http:
         return self._retrying(url, {**PLAIN, "Range": f"bytes={start}-{start + length - 1}"}, _read)
 
     def part_end(self, url: str, length: int) -> tuple[Octets, int]:
-        """The last `length` bytes (all, if there are fewer) and the size of the file."""
+        """Read the last `length` bytes (or all) and the size of the file."""
 
         def _read(response: Response) -> tuple[Octets, int]:
             first, total = content_range(response.headers)
@@ -238,7 +241,7 @@ class Http:
 
     @contextlib.contextmanager
     def send(self, request: Request) -> Iterator[Response]:
-        """Send the request once; returns a successful response with its body unread.
+        """Send the request once. Returns a successful response with an unread body.
 
         Raises Transient or FetchFailed. The request's body is sent again after a redirect.
         """
@@ -267,7 +270,7 @@ class Http:
         raise FetchFailed(message)
 
     def chunks(self, response: Response, *, decode: bool = False) -> Iterator[Octets]:
-        """The body in chunks. Transient if the connection ends before the announced length."""
+        """The body in chunks. Raises Transient if the connection ends before the stated length."""
         from imgbuild.http import session
 
         pieces = response.raw.stream(_DECODED if decode else CHUNK, decode_content=decode)
@@ -281,7 +284,7 @@ class Http:
             yield chunk
 
     def _counted(self, response: Response) -> Iterator[Octets]:
-        """The body in chunks; FetchFailed if an unannounced length exceeds the limit."""
+        """The body in chunks. Raises FetchFailed if an unannounced length exceeds the limit."""
         announced = number(response.headers.get("Content-Length", ""))
         limit = FILE_LIMIT if announced is None else LARGEST
         seen = 0
@@ -295,7 +298,7 @@ class Http:
     def pause(
         self, tries: int, wait: float | None, sleep: Callable[[float], object] = time.sleep
     ) -> None:
-        """Wait before the next attempt, for the requested time or with doubling delay."""
+        """Wait before the next attempt, for the requested time or with a doubled delay."""
         if wait is not None and wait > 3:
             self._reporter.info(f"a server is busy and requests a delay of {wait:.0f} s")
         spread = random.uniform(0.75, 1.25)  # noqa: S311 - so that many do not come back at once
@@ -305,7 +308,7 @@ class Http:
     # -- for authorizers
 
     def exchange(self, request: Request, login: Login | None) -> Response:
-        """The response to `request`, of any status; it is sent unchanged with `login`.
+        """Send `request` unchanged with `login`. The response can have any status.
 
         Without a response, raises Transient, or FetchFailed if a retry is useless.
         """
@@ -329,7 +332,7 @@ class Http:
             raise self._plain(error, request.place) from None
 
     def refusal(self, request: Request, response: Response) -> Exception:
-        """Transient for a status for which a retry may help, else `Refused`."""
+        """The error for a failed response: Transient if a retry can help, else `Refused`."""
         from imgbuild.http.session import Transient
 
         status, reason = response.status_code, self.credentials.scrub(response.reason or "")
@@ -344,7 +347,7 @@ class Http:
                 " https://USER:PASSWORD@…"
             )
         if status == 407:
-            hint = "the proxy requires credentials: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
+            hint = "set credentials for the proxy: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
         return Refused(message, status=status, hint=hint, total=content_range(response.headers)[1])
 
     # -- internals
@@ -359,7 +362,7 @@ class Http:
         return self.retrying(Request(url, headers, method), read)
 
     def retrying(self, request: Request, read: Callable[[Response], T]) -> T:
-        """The result of `read` for the response to `request`, retried until it is complete."""
+        """Send `request`, and return the result of `read`. Retries until it is complete."""
         from imgbuild.http.session import Transient
 
         tries = 0
@@ -373,7 +376,7 @@ class Http:
                 self.pause(tries, transient.wait)
 
     def give_up(self, url: str, tries: int, reason: str, wait: float | None) -> None:
-        """Raise FetchFailed if `tries` are exhausted, or the server requests too long a delay."""
+        """Raise FetchFailed if all attempts have failed or the requested delay is too long."""
         message = self.credentials.scrub(f"{redact(url)}: {reason}")
         if wait is not None and wait > _LONGEST_WAIT:
             hint = f"the server requests a delay of {wait:.0f} s; run the command again later"
@@ -404,7 +407,7 @@ class Http:
             raise FetchFailed(message) from None
 
     def _session(self, request: Request) -> Session:
-        """The session of this thread with the certificates for `request`."""
+        """The session of this thread with the TLS context for `request`."""
         from imgbuild.http import session
 
         context = self._authorizer.context(request)

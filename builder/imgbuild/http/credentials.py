@@ -1,8 +1,8 @@
-"""Credentials for servers: from the URL, netrc or keyring; redacted in messages.
+"""Finds credentials for servers in URLs, netrc or keyring, and redacts messages.
 
-Looked up in this order: `user:password@` in the URL, or in an earlier URL of the same server; the
-netrc file ($NETRC, ~/.netrc); and, only after a response with status 401, the `keyring` module or,
-if that is not installed, the `keyring` program.
+Credentials are looked up in this order: `user:password@` in the URL, or in an earlier URL of the
+same server; the netrc file ($NETRC, ~/.netrc); and after a response with status 401, the `keyring`
+module or program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def without_login(url: str) -> str:
 
 
 def redact(url: str) -> str:
-    """`url` for display: without credentials, fragment and query, which may have a signature."""
+    """`url` for display, without credentials, fragment and query, which can contain a signature."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
@@ -42,14 +42,14 @@ def host(url: str) -> str:
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port of `url`: the scope of credentials."""
+    """The scheme, host and port of `url`, which are the scope of credentials."""
     parts = urlsplit(url)
     port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port}"
 
 
 class Credentials:
-    """The credentials of one run. Thread-safe."""
+    """The credentials of a run. Thread-safe."""
 
     def __init__(self, reporter: Reporter = SILENT) -> None:
         self._reporter = reporter
@@ -62,9 +62,9 @@ class Credentials:
         self._netrc_read = False
 
     def find(self, url: str) -> Login | None:
-        """The credentials for `url` from the URL or netrc; None if there are none.
+        """The credentials for `url` in the URL or netrc. None if there are none.
 
-        Credentials in `url` are remembered for its server, because links in pages do not have them.
+        Credentials in `url` are stored for the server, because links in pages lack them.
         """
         parts = urlsplit(url)
         with self._lock:
@@ -81,7 +81,7 @@ class Credentials:
             return login
 
     def query(self, url: str) -> Login | None:
-        """The credentials for `url` from keyring, queried once for each server.
+        """The credentials for `url` in keyring, which is queried once per server.
 
         None if there are none.
         """
@@ -96,7 +96,7 @@ class Credentials:
             return self._known.get(place)
 
     def hide(self, secret: str) -> None:
-        """Make `scrub` replace `secret` from now on."""
+        """Add `secret` to the texts that `scrub` replaces."""
         # replacing shorter ones would corrupt texts without protecting anything
         if len(secret) > 2:
             self._secrets |= {secret, quote(secret, safe=""), quote(secret)}
@@ -133,14 +133,16 @@ def _read_netrc() -> netrc.netrc | None:
     except netrc.NetrcParseError as error:
         # The parser's message may contain a password: only the line number is shown.
         message = f"cannot read {path}: bad syntax or permissions (line {error.lineno})"
-        raise InputError(message, hint="the file must belong to you, with mode 0600") from None
+        raise InputError(
+            message, hint="change the owner of the file to yourself, and the mode to 0600"
+        ) from None
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message) from error
 
 
 def _services(url: str) -> list[str]:
-    """The keyring services of an index: its URL (as for pip and uv), or its host."""
+    """The keyring services of an index: the URL (as for pip and uv), and the host."""
     parts = urlsplit(without_login(url))
     base = f"{parts.scheme}://{parts.netloc}"
     names = [parts.netloc, base, base + "/"]

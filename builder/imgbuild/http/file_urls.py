@@ -1,7 +1,6 @@
-"""`file:` URLs: a folder is served as a page of links (separate: replaces a server).
+"""Serves folders in `file:` URLs as pages of links (separate: replaces a server).
 
-Ranges of a file are supported. Therefore the same code looks up, reads and fetches wheels in a
-user's folder and on a server.
+Ranges of files are supported, so the same code reads wheels in a user's folder and on a server.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ REASONS = {200: "OK", 206: "Partial Content", 404: "Not Found", 416: "Range Not 
 
 
 class FolderAdapter(requests.adapters.BaseAdapter):
-    """Responds from the file system; never used for a redirect or link of a server."""
+    """Responds from the file system. Never used for redirects or links of a server."""
 
     def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
-        """The response to one request."""
+        """Respond to a request."""
         path = Path(unquote(urlsplit(request.url or "").path))
         if path.is_dir():
             return _answer(request, 200, io.BytesIO(_page(path)), {"Content-Type": "text/html"})
@@ -46,7 +45,7 @@ class FolderAdapter(requests.adapters.BaseAdapter):
         return _answer(request, 206, piece, headers)
 
     def close(self) -> None:
-        """Does nothing: no file is kept open."""
+        """Do nothing, because no file is kept open."""
 
 
 class _Piece(io.RawIOBase):
@@ -58,7 +57,7 @@ class _Piece(io.RawIOBase):
         file.seek(start)
 
     def readable(self) -> bool:
-        """Whether the file can be read: always."""
+        """Return True, because the file can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -75,7 +74,7 @@ class _Piece(io.RawIOBase):
 
 
 def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
-    """Start and end (exclusive) of an HTTP range: a-b, a- or -n for the last n bytes."""
+    """The start and the exclusive end of an HTTP range: a-b, a-, or -n for the last n bytes."""
     if not first:
         return max(0, size - int(last)), size
     return int(first), min(size, int(last) + 1 if last else size)

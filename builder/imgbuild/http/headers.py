@@ -1,4 +1,4 @@
-"""Values of HTTP response headers: Content-Range, Retry-After, numbers; None if malformed."""
+"""Parses HTTP response headers. Malformed values are None."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 
 def number(text: str) -> int | None:
-    """The integer in a header; None if it is not a number of at most 18 digits."""
+    """The integer in a header. None if it is not a number of at most 18 digits."""
     match = re.fullmatch(r"\s*([0-9]{1,18})\s*", text)
     return int(match[1]) if match else None
 
 
 def content_range(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """First byte and total size from Content-Range; None for missing values."""
+    """The first byte and the total size in Content-Range. None for missing values."""
     text = headers.get("Content-Range", "")
     match = re.fullmatch(r"\s*bytes\s+(?:([0-9]+)-[0-9]+|\*)/([0-9]+|\*)\s*", text)
     if match is None:
@@ -24,7 +24,7 @@ def content_range(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The delay in seconds from Retry-After, a number of seconds or a date; None if invalid."""
+    """The delay in seconds in Retry-After (seconds or a date). None if it is invalid."""
     text = headers.get("Retry-After", "").strip()
     seconds = number(text)
     if seconds is not None:

@@ -1,4 +1,4 @@
-"""One request to a server: a value, which may be sent again."""
+"""Defines requests to servers, which can be sent several times."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from imgbuild.http.credentials import redact
 
 
 class Body(Protocol):
-    """The body of a request: its length is announced, its chunks are sent as they are produced."""
+    """The body of a request. The length is known first, and chunks are sent when produced."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[bytes]: ...
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request. `body` is called each time that the request is sent.
+    """A request. `body` is called each time the request is sent.
 
-    `shown` replaces the URL in messages, since its path may be secret too. For imgbuild.registry:
-    `scopes` are the access scopes requested from a registry, which are never sent to other servers,
-    `server` is the endpoint whose certificates apply, even after redirects, and `anonymous` means
-    that no credentials of the user are sent, since a registry chose the URL.
+    `shown` replaces the URL in messages, because its path can be secret, too. For
+    imgbuild.registry, `scopes` are the access scopes requested from a registry, which are never
+    sent to other servers. `server` is the endpoint with the TLS certificates to use, even after
+    redirects. If `anonymous` is set, no credentials are sent, because a registry chose the URL.
     """
 
     url: str
@@ -38,5 +38,5 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """The URL, for display."""
+        """The URL for display."""
         return self.shown or redact(self.url)

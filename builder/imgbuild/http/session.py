@@ -1,7 +1,7 @@
-"""HTTP sessions: User-Agent, proxies, TLS certificates, slow servers, network error messages.
+"""Creates HTTP sessions with proxies and TLS certificates, and handles slow servers.
 
-Imported only for downloads: requests is slow to import. The connection to a server that sends too
-slowly is closed: otherwise one byte per minute would block a command forever.
+This module is imported only for downloads, because requests is slow to import. Connections to
+servers that send too slowly are closed, because one byte per minute would block a command forever.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _SYSTEM = (
 
 
 class Transient(Signal):
-    """A failure that may succeed on retry.
+    """A failure that a retry can resolve.
 
     `wait` is the delay requested by the server, in seconds.
     """
@@ -78,9 +78,9 @@ class Transient(Signal):
 
 
 def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """A TLS context that trusts the bundles in `environ`, or by default the system's bundle.
+    """A TLS context that trusts the bundles in `environ`, or by default that of the system.
 
-    InputError for an unreadable bundle.
+    Raises InputError for an unreadable bundle.
     """
     named = [(name, environ[name]) for name in BUNDLES if environ.get(name)]
     if not named:
@@ -106,7 +106,7 @@ def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def shared_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """Like `trust`, but shared: reading the system's bundle takes 0.1 s."""
+    """A shared result of `trust`, because reading the system's bundle takes 0.1 s."""
     with _LOCK:
         return _shared(tuple((name, environ.get(name, "")) for name in BUNDLES))
 
@@ -128,7 +128,7 @@ def _load(context: ssl.SSLContext, name: str, path: str) -> None:
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
-    """One TLS context for servers and proxies; requests would use certifi's bundle instead."""
+    """Uses the TLS context for servers and proxies, instead of the bundle of certifi."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
@@ -158,16 +158,16 @@ class _Adapter(requests.adapters.HTTPAdapter):
 
 
 class _Session(requests.Session):
-    """A session without redirects, which `Http` follows: requests would read their bodies."""
+    """A session that does not follow redirects, because requests would read their bodies."""
 
     def get_redirect_target(self, _: requests.Response) -> None:
-        """None, because redirects are followed elsewhere."""
+        """Return None, because redirects are followed by `Http`."""
 
 
 def session(context: ssl.SSLContext) -> requests.Session:
-    """A session for one thread. Proxies come from the environment; callers add credentials.
+    """A session for one thread. Proxies are read from the environment. Callers add credentials.
 
-    It stores no cookies: the cookie of a logged-in user would be equivalent to credentials.
+    Cookies are not stored, because the cookie of a logged-in user is equivalent to credentials.
     """
     client_session = _Session()
     client_session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=()))
@@ -180,13 +180,13 @@ def session(context: ssl.SSLContext) -> requests.Session:
 
 
 def proxy_secrets() -> list[str]:
-    """The passwords in the environment's proxy URLs, which may occur in error messages."""
+    """The passwords in proxy URLs of the environment, which can occur in error messages."""
     passwords = [urlsplit(address).password for address in urllib.request.getproxies().values()]
     return [form for password in passwords if password for form in (password, unquote(password))]
 
 
 def plain(error: Exception, place: str) -> Exception:
-    """The exception for `error` at `place`: Transient, or FetchFailed if a retry is useless."""
+    """Convert `error` at `place` to Transient, or to FetchFailed if a retry is useless."""
     chain = _chain(error)
     texts = [str(part) for part in chain]
     if any(isinstance(part, ssl.SSLCertVerificationError) for part in chain):
@@ -213,13 +213,13 @@ def plain(error: Exception, place: str) -> Exception:
 
 
 def network_errors() -> tuple[type[Exception], ...]:
-    """The exceptions of a request or of reading its response."""
+    """The exceptions that requests, and reads of responses, raise."""
     # Python's http.client raises ValueError for some chunks with an invalid size.
     return (requests.RequestException, low.HTTPError, HTTPException, OSError, ValueError)
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An error and all errors that it wraps, by cause, context, argument or `reason`."""
+    """An error and all wrapped errors: causes, contexts, arguments and `reason`."""
     errors: list[BaseException] = []
     waiting: list[Any] = [error]
     while waiting:
@@ -238,9 +238,11 @@ def _innermost(chain: list[BaseException]) -> str:
 
 
 class _Watched(io.RawIOBase):
-    """The data received on a connection. TimeoutError if the rate is too low.
+    """The data received on a connection.
 
-    Only the time spent waiting for the server counts, after its first byte.
+    Only the time spent waiting for the server after the first byte is counted.
+
+    Raises TimeoutError if the rate is too low.
     """
 
     def __init__(self, source: io.RawIOBase) -> None:
@@ -251,7 +253,7 @@ class _Watched(io.RawIOBase):
         self._bytes = 0
 
     def readable(self) -> bool:
-        """Whether the body can be read: always."""
+        """Return True, because the body can be read."""
         return True
 
     def fileno(self) -> int:
@@ -275,7 +277,7 @@ class _Watched(io.RawIOBase):
         return size
 
     def close(self) -> None:
-        """Also close the socket's file."""
+        """Close the body and the file of the socket."""
         self._source.close()
         super().close()
 

@@ -1,1 +1,1 @@
-"""Package indexes: pages, files compatible with a target, METADATA, a local index for uv."""
+"""Reads package indexes, and serves a local index to uv."""

@@ -1,4 +1,4 @@
-"""Selects files of an index for a target: platform, glibc, Python, upload date, yanked.
+"""Selects files of an index for a target by platform, glibc, Python, upload date and yanking.
 
 The reasons for excluded files are also used in error messages.
 """
@@ -21,7 +21,7 @@ from imgbuild.wheel.tags import Tags
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules for files. `pins` maps normalized packages to exact versions."""
+    """The rules for files. `pins` maps normalized package names to exact versions."""
 
     as_of: datetime.date
     tags: Tags
@@ -29,12 +29,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cut_off(self) -> datetime.datetime:
-        """The cut-off time: `as_of` 00:00 UTC, exclusive."""
+        """The exclusive cut-off time: `as_of` at 00:00 UTC."""
         return datetime.datetime.combine(self.as_of, datetime.time(), tzinfo=datetime.UTC)
 
 
 def exclusion(file: IndexFile, package: str, rules: Rules, *, timed: bool) -> str | None:
-    """Why `file`, a wheel, must not be used, or None. `timed`: the index has upload times."""
+    """The reason to exclude the wheel `file`, or None. `timed`: the index has upload times."""
     if not file.is_wheel:
         return "is not a wheel"
     if not rules.tags.fits(file.name):
@@ -43,7 +43,7 @@ def exclusion(file: IndexFile, package: str, rules: Rules, *, timed: bool) -> st
 
 
 def cut_off_exclusion(file: IndexFile, rules: Rules, *, timed: bool) -> str | None:
-    """Why the cut-off excludes `file`, or None; an unknown upload time is excluded."""
+    """The reason if the cut-off excludes `file`, or None. Unknown upload times are excluded."""
     if not timed or (file.uploaded is not None and file.uploaded < rules.cut_off):
         return None
     if file.uploaded is None:
@@ -52,7 +52,7 @@ def cut_off_exclusion(file: IndexFile, rules: Rules, *, timed: bool) -> str | No
 
 
 def unwanted(file: IndexFile, package: str, rules: Rules) -> str | None:
-    """Why `file` is excluded apart from its upload time and platform, or None."""
+    """The reason to exclude `file` apart from upload time and platform, or None."""
     if file.yanked and not same_version(file.version, rules.pins.get(package)):
         return "was yanked"
     if not accepts_python(file, rules):
@@ -76,7 +76,7 @@ def _accepts_python(requires_python: str, python: str) -> bool:
 
 
 def same_version(version: Version | None, pin: str | None) -> bool:
-    """Whether `version` matches the pin; a pin without a local part allows any (PEP 440)."""
+    """Whether `version` matches the pin. A pin without a local part allows any (PEP 440)."""
     if version is None or not pin:
         return False
     pinned = Version(pin)
@@ -86,13 +86,13 @@ def same_version(version: Version | None, pin: str | None) -> bool:
 def usable(
     files: Iterable[IndexFile], package: str, rules: Rules, *, timed: bool
 ) -> list[IndexFile]:
-    """The wheels that may be used, in the given order."""
+    """The usable wheels in the given order."""
     fitting = (file for file in files if file.is_wheel and rules.tags.fits(file.name))
     return [file for file in fitting if exclusion(file, package, rules, timed=timed) is None]
 
 
 def best(files: Iterable[IndexFile], version: Version, tags: Tags) -> IndexFile | None:
-    """The best wheel of exactly `version` by tag, build number and name; None if there is none."""
+    """The best wheel of `version` by tag, build number and name, or None."""
     ranked = [
         (rank, file)
         for file in files
@@ -102,12 +102,12 @@ def best(files: Iterable[IndexFile], version: Version, tags: Tags) -> IndexFile 
 
 
 def public(version: str) -> Version:
-    """A version without its local part: a build for a CUDA release counts as the release."""
+    """A version without the local part, such as that of a build for a CUDA release."""
     return Version(Version(version).public)
 
 
 def final_releases(files: Iterable[IndexFile]) -> dict[Version, list[IndexFile]]:
-    """The files of each final version that is not yanked, local versions with their public one."""
+    """The files of final, not yanked versions by public version."""
     releases: dict[Version, list[IndexFile]] = {}
     for file in files:
         version = file.version
@@ -122,13 +122,13 @@ def is_sdist(file: IndexFile) -> bool:
 
 
 def described(name: str) -> str:
-    """The platform and Python of a wheel as text: "Linux x86_64, Python cp310"."""
+    """The platform and Python of a wheel as text, such as "Linux x86_64, Python cp310"."""
     pythons = sorted({tag.interpreter for tag in _tags(name)})
     return f"{system(name)}, Python {'/'.join(pythons)}" if pythons else system(name)
 
 
 def system(name: str) -> str:
-    """The platform of a wheel as text: "Linux x86_64"."""
+    """The platform of a wheel as text, such as "Linux x86_64"."""
     return "/".join(sorted({_system(tag.platform) for tag in _tags(name)})) or "an unknown platform"
 
 

@@ -1,13 +1,13 @@
-"""The content of the local index for uv: exactly the files that a target may use.
+"""Selects the files of the local index for uv, which are those that a target can use.
 
-`index.server` serves it as PEP 691 pages and METADATA during one resolution; wheels of sdists are
-built on demand. Learned constraints (see `matrix.constraints`) are added to METADATA only there:
-locks and audits use the original METADATA of a package.
+`index.server` serves the files as PEP 691 pages and METADATA during a resolution. Wheels of sdists
+are built on demand. Learned constraints (see `matrix.constraints`) are added to the served
+METADATA, but locks and audits use the original METADATA.
 
-Advantages over upper bounds that are resolved repeatedly until stable: the cut-off applies to each
-file, so that one pass is exact; an index serves only the packages assigned to it, so that no other
-index can take precedence with a higher version; uv gets no incompatible file, downloads no wheel
-and runs no build.
+The advantages over repeated resolutions with upper bounds are: the cut-off applies to each file, so
+a single pass is exact; packages are served only from their assigned indexes, so no other index can
+take precedence with a higher version; and uv receives no incompatible files, downloads no wheels
+and runs no builds.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from imgbuild.values import normalize
 
 
 class SdistBuilder(Protocol):
-    """Provides METADATA of the wheel of an sdist; may build it."""
+    """Provides METADATA of the wheel of an sdist, building it if needed."""
 
     def __call__(self, package: str, sdist: IndexFile) -> bytes:
-        """METADATA of the wheel of `sdist`; an ImgbuildError if it is not available."""
+        """METADATA of the wheel of `sdist`. Raises ImgbuildError if it is not available."""
 
 
 class Amend(Protocol):
-    """Provides requirements missing from a package's METADATA."""
+    """Provides requirements that are missing in METADATA of a package."""
 
     def __call__(self, package: str, version: Version) -> Sequence[str]:
         """The requirements to add to `package` at `version`."""
@@ -48,14 +48,14 @@ def no_additions(package: str, version: Version) -> Sequence[str]:
 
 
 class OfferedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file in the local index: a wheel, or one to be built from `sdist`."""
+    """A file in the local index: a wheel, or a wheel to build from `sdist`."""
 
     wheel: IndexFile
     sdist: IndexFile | None = None
 
 
 class Catalogue:
-    """The files of each package that a target may use. Records errors during requests of uv."""
+    """The files that a target can use, by package. Records errors during requests of uv."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Catalogue:
         hide: Callable[[str, Version], bool] = lambda package, version: False,
         locked: Mapping[str, OfferedFile] | None = None,
     ) -> None:
-        """`locked` are packages with a single file, for which the index is not queried."""
+        """`locked` are packages with a single file. Their indexes are not queried."""
         self.indexes = indexes
         self.rules = rules
         self.failures: list[Exception] = []
@@ -83,7 +83,7 @@ class Catalogue:
         self._offers = {package: [offer] for package, offer in self.locked.items()}
 
     def with_builders(self, builders: Mapping[str, SdistBuilder]) -> Catalogue:
-        """The same files, with other builders of sdists."""
+        """A catalogue with the same files and other builders of sdists."""
         return Catalogue(
             self.indexes,
             self.rules,
@@ -95,7 +95,10 @@ class Catalogue:
         )
 
     def offers(self, package: str) -> list[OfferedFile]:
-        """Every file of `package` that may be used. FetchFailed if its index does not respond."""
+        """The usable files of `package`.
+
+        Raises FetchFailed if the index does not respond.
+        """
         if package not in self._offers:
             self._offers[package] = self._usable(package)
         return self._offers[package]
@@ -122,7 +125,7 @@ class Catalogue:
         return offers
 
     def metadata(self, package: str, name: str) -> bytes | None:
-        """METADATA of the offered file `name` for the resolver; None if it is not offered.
+        """METADATA of the file `name` for the resolver. None if it is not offered.
 
         Requirements of packages in `alone` are omitted.
         """
@@ -139,9 +142,9 @@ class Catalogue:
         return None
 
     def without_addresses(self, package: str, data: bytes) -> bytes:
-        """METADATA of `package` without the URLs of packages that the user requests by URL.
+        """Remove URLs of packages that the user requests by URL from METADATA of `package`.
 
-        Other requirements with a URL are recorded in `addressed`: resolvers reject them.
+        Other requirements with a URL are recorded in `addressed`, because resolvers reject them.
         """
         lines = data.split(b"\n")
         for number, line in enumerate(lines):
@@ -165,7 +168,7 @@ class Catalogue:
         return b"\n".join(lines)
 
     def chosen_files(self, versions: Mapping[str, str]) -> dict[str, OfferedFile]:
-        """Package → the best offered file of its version, for those that have one."""
+        """The best offered files of versions by package."""
         return {
             package: offer
             for package, version in versions.items()
@@ -173,7 +176,7 @@ class Catalogue:
         }
 
     def chosen(self, package: str, version: Version) -> OfferedFile | None:
-        """The best offered file of exactly `version`, or None."""
+        """The best offered file of `version`, or None."""
         ranked = [
             (rank, offer)
             for offer in self.offers(package)
@@ -184,13 +187,13 @@ class Catalogue:
 
 
 def wheel_of_sdist(package: str, sdist: IndexFile) -> IndexFile:
-    """The wheel to be built from `sdist`: pure, with a hash unknown before the build."""
+    """The pure wheel to build from `sdist`, whose hash is unknown before the build."""
     name = f"{package.replace('-', '_')}-{sdist.version}-py3-none-any.whl"
     return msgspec.structs.replace(sdist, name=name, sha256=None, size=None, metadata=False)
 
 
 def without_requirements(data: bytes) -> bytes:
-    """METADATA without its `Requires-Dist` fields, as with `--no-deps`."""
+    """Remove `Requires-Dist` fields from METADATA, as with `--no-deps`."""
     head, mark, body = data.partition(b"\n\n")
     lines = [
         line

@@ -1,8 +1,8 @@
-"""One CUDA release for all NVIDIA wheels of a target: constraints, and a check of the result.
+"""Restricts the NVIDIA wheels of a target to one CUDA release, and checks the result.
 
-NVIDIA declares the exact components of each release in METADATA of the metapackage `cuda-toolkit`,
-from which the constraints for the resolver and the check of the resolution are derived. The cut-off
-of a target does not apply to it: a release's list of components does not change with time.
+NVIDIA declares the components of each release in METADATA of the metapackage `cuda-toolkit`, from
+which the constraints for the resolver and the check are derived. The cut-off of a target does not
+apply to this package, because the components of a release do not change.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ OF_MAJOR = re.compile(r"^(?P<base>nvidia-.+?)(?:-cu(?P<major>[0-9]{2}))?$")
 
 
 class CudaRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """A CUDA release ("12.4.1") and the version of each component's package."""
+    """A CUDA release ("12.4.1"), and the versions of component packages."""
 
     version: str
     components: Mapping[str, str]
 
     @property
     def constraints(self) -> list[str]:
-        """Requirement lines that pin every component to the release."""
+        """The requirement lines that pin all components to the release."""
         return [f"{name}{spec}" for name, spec in sorted(self.components.items())]
 
 
 def requirements(metadata: bytes) -> list[Requirement]:
-    """`Requires-Dist` of a METADATA file; invalid lines are omitted."""
+    """The requirements in `Requires-Dist` of METADATA. Invalid lines are omitted."""
     return [
         item
         for line in requirement_lines(metadata)
@@ -49,7 +49,7 @@ def requirements(metadata: bytes) -> list[Requirement]:
 
 @functools.lru_cache(maxsize=1000)  # the same files are read for each target and each lookup
 def requirement_lines(metadata: bytes) -> tuple[str, ...]:
-    """`Requires-Dist` of a METADATA file, as text."""
+    """The lines of `Requires-Dist` in METADATA."""
     message = email.parser.BytesHeaderParser().parsebytes(metadata)
     return tuple(map(str, message.get_all("Requires-Dist", [])))
 
@@ -57,7 +57,7 @@ def requirement_lines(metadata: bytes) -> tuple[str, ...]:
 def active(
     metadata: bytes, markers: Mapping[str, str], extras: Iterable[str] = ()
 ) -> list[Requirement]:
-    """The requirements of METADATA that apply with `markers` and these extras."""
+    """The requirements in METADATA that apply with `markers` and these extras."""
     names = ("", *extras)
     extra_names = set(map(normalize, names))
     # Most lines are of other extras: these need not be parsed.
@@ -74,7 +74,7 @@ def active(
 
 
 def release(version: str, metadata: bytes) -> CudaRelease:
-    """The release that METADATA of `cuda-toolkit` `version` declares."""
+    """The release declared by METADATA of `cuda-toolkit` `version`."""
     minor = ".".join(version.split(".")[:2])
     components = {
         normalize(requirement.name): str(_narrowed(requirement.specifier, minor))
@@ -87,14 +87,15 @@ def release(version: str, metadata: bytes) -> CudaRelease:
 def _narrowed(spec: SpecifierSet, minor: str) -> SpecifierSet:
     """Limit a range that starts in CUDA `minor` to this minor version.
 
-    From 13.0.3 the metapackage allows nvJitLink of any later CUDA 13, but a target has one release.
+    From 13.0.3 on, the metapackage allows nvJitLink of any later CUDA 13, but targets have one
+    release.
     """
     starts = any(item.operator == ">=" and item.version.startswith(f"{minor}.") for item in spec)
     return spec & SpecifierSet(f"=={minor}.*") if starts else spec
 
 
 def of_minor(versions: Iterable[Version], cuda: str) -> list[Version]:
-    """The final releases among `versions` that are a patch of `cuda` ("12.4"), newest first."""
+    """The final patch releases of `cuda` ("12.4") in `versions`, newest first."""
     minor = tuple(int(part) for part in cuda.split("."))
     return sorted(
         {v for v in versions if not v.is_prerelease and v.release[:2] == minor}, reverse=True
@@ -106,11 +107,11 @@ def first_compatible(
     read: Callable[[Version], bytes],
     torch: Iterable[Requirement],
 ) -> tuple[CudaRelease | None, tuple[str, ...]]:
-    """The first release that torch's requirements allow, and the reasons for skipping others.
+    """The first release that the requirements of torch allow, and the reasons against others.
 
-    Some versions of torch (2.7.0) use components from several patches of one CUDA version. The
-    result is then the nearest patch, with torch's version of each differing component. If there
-    is no release, the result is None and the reasons cover all candidates.
+    Some versions of torch (2.7.0) use components from several patch releases. In this case, the
+    result is the nearest patch release, with torch's versions of differing components. If there is
+    no release, the result is None with reasons against all candidates.
     """
     torch_requirements = list(torch)
     reasons: list[str] = []
@@ -128,9 +129,9 @@ def first_compatible(
 def _nearest_patch(
     releases: Sequence[CudaRelease], torch: Sequence[Requirement]
 ) -> CudaRelease | None:
-    """The release that contradicts the fewest requirements of torch, with torch's versions applied.
+    """The release with the fewest conflicts with torch, with torch's versions of these components.
 
-    None if torch requires a component that no patch among `releases` has.
+    None if torch requires a component that is not in `releases`.
     """
     best: tuple[int, CudaRelease] | None = None
     for cuda_release in releases:
@@ -149,7 +150,7 @@ def _nearest_patch(
 
 
 def _has(cuda_release: CudaRelease, requirement: Requirement) -> bool:
-    """Whether the release has a component of that name in a matching version."""
+    """Whether the release has a matching version of the component."""
     listed = normalize(requirement.name) in cuda_release.components
     return listed and _conflicts(requirement, cuda_release) is None
 
@@ -169,7 +170,7 @@ def _conflicts(requirement: Requirement, cuda_release: CudaRelease) -> str | Non
 
 
 def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
-    """Whether torch is a CPU build: no requirement on an NVIDIA wheel and no version +cuNNN."""
+    """Whether torch is a CPU build, without requirements on NVIDIA wheels and version +cuNNN."""
     if version.local and version.local.startswith("cu"):
         return False
     names = {normalize(requirement.name) for requirement in torch}
@@ -177,7 +178,7 @@ def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
 
 
 def violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """The chosen packages (name to version) that are components of another CUDA release."""
+    """Messages on packages in `chosen` that are components of another CUDA release."""
     major = cuda_release.version.split(".")[0]
     bases = {_base(name)[0] for name in cuda_release.components}
     broken = []
@@ -196,7 +197,7 @@ def violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[st
 
 
 def outside(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """The chosen packages with CUDA versions that are not listed in the release."""
+    """The packages in `chosen` with CUDA versions that are not part of the release."""
     minor = ".".join(cuda_release.version.split(".")[:2]) + "."
     return tuple(
         f"{name} {version}"

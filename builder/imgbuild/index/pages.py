@@ -1,8 +1,8 @@
-"""Package indexes: PEP 503 and 691 pages, flat pages, upload times, index of a package.
+"""Reads package indexes, and assigns packages to indexes.
 
-Reads PEP 503 HTML, PEP 691 JSON, a flat page of links, and the JSON API next to a simple index. An
-index is queried only for the packages that a target assigns to it, and a package is looked up in
-one index only, so that no other index can provide it (no dependency confusion).
+Supports PEP 503 HTML, PEP 691 JSON, flat pages of links, and the JSON API next to a simple index. A
+package is looked up only in the index that a target assigns to it, so that no other index can
+provide the package (dependency confusion).
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ GIT_ADDRESS = "git+"  # prefix of the URL of a git tree
 
 
 class IndexFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One file that an index lists. Missing values are None; `size` in bytes.
+    """A file that an index lists. Missing values are None. `size` is in bytes.
 
-    `editable`: the wheel of a package of the user's project, built by imgbuild.
+    `editable` is set for a wheel of the user's project that is built by imgbuild.
     """
 
     name: str
@@ -68,7 +68,7 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def version(self) -> Version | None:
-        """The version in the file name; None for an invalid name."""
+        """The version in the file name. None for an invalid name."""
         return _version_of(self.name)
 
 
@@ -86,7 +86,7 @@ NO_FILES: Mapping[str, tuple[IndexFile, ...]] = {}
 
 
 class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """An index with its URL filled in. `address` may contain a password: never print it."""
+    """An index with its complete URL. `address` can contain a password and must not be printed."""
 
     name: str
     address: str
@@ -95,7 +95,7 @@ class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def local(self) -> bool:
-        """Whether the index is a local folder, which requires no request to a server."""
+        """Whether the index is a local folder, which requires no requests."""
         return is_local(self.address)
 
 
@@ -123,13 +123,13 @@ class Pages(Protocol):
     """
 
     def text(self, url: str, accept: str = "*/*") -> PageLike:
-        """The page at `url`; FetchFailed if there is none."""
+        """The page at `url`. Raises FetchFailed on failure."""
 
 
 def fill(index: PackageIndex, *, cuda: str, torch: str | None) -> str | None:
-    """An index's URL for CUDA release `cuda` ("12.4") and torch version `torch` ("2.6.0").
+    """The URL of an index for CUDA release `cuda` ("12.4") and torch version `torch` ("2.6.0").
 
-    InputError if the URL contains a torch version and the target pins none.
+    Raises InputError if the URL contains a torch version and the target does not pin torch.
     """
     if index.url is None:
         return None
@@ -143,7 +143,7 @@ def fill(index: PackageIndex, *, cuda: str, torch: str | None) -> str | None:
 
 
 def places(matrix: Matrix, target: Target, default: Callable[[], str]) -> dict[str, IndexAddress]:
-    """The indexes that `target` uses, by name; `default` provides a missing URL."""
+    """The indexes of `target` by name. `default` provides a missing URL."""
     names = {matrix.default_index, *target.indexes.values()}
     return {
         name: IndexAddress(
@@ -158,10 +158,10 @@ def places(matrix: Matrix, target: Target, default: Callable[[], str]) -> dict[s
 
 
 class Indexes:
-    """Looks packages up, each in its assigned index.
+    """Looks up packages in their assigned indexes.
 
-    An HTTP client requests each page once for all users of the page. `direct` has the files of
-    packages without an index, by normalized name: one wheel, or the sdist of a git tree.
+    Each page is requested once. `direct` has the files of packages without an index by normalized
+    name: a wheel, or the sdist of a git tree.
     """
 
     _known: ClassVar[
@@ -186,7 +186,7 @@ class Indexes:
         self._files = self._known.setdefault(http, {})
 
     def place(self, package: str) -> IndexAddress:
-        """The index to which `package` is assigned; URL or GIT for a package with a URL."""
+        """The assigned index of `package`. URL or GIT for a package with a URL."""
         direct = self._direct.get(normalize(package))
         if direct is not None:
             name = GIT if direct[0].url.startswith(GIT_ADDRESS) else URL
@@ -195,9 +195,9 @@ class Indexes:
         return self.places[self._assigned.get(normalize(package), self._default)]
 
     def files(self, package: str) -> tuple[IndexFile, ...]:
-        """Every file of `package` in its index, in the order of its page; empty if it has none.
+        """The files of `package` in its index, in the order of the page. Empty if there are none.
 
-        FetchFailed if the index does not respond.
+        Raises FetchFailed if the index does not respond.
         """
         package = normalize(package)
         if package in self._direct:
@@ -211,10 +211,10 @@ class Indexes:
             return self._files[key]
 
     def addresses(self, package: str, locked: LockedFile) -> list[str]:
-        """The URLs of `locked` in the index of `package`: same name, and same sha256 if listed.
+        """The URLs of `locked` in the index of `package`, by name and, if listed, sha256.
 
-        Empty if the index no longer has such a file; IntegrityError if it has different
-        content under that name.
+        Empty if the index no longer has the file. Raises IntegrityError if the index has a file
+        with this name and other contents.
         """
         named = [file for file in self.files(package) if file.name == locked.file]
         same = [file.url for file in named if file.sha256 in (None, locked.sha256)]
@@ -223,7 +223,7 @@ class Indexes:
                 f"{locked.file} on the index {self.place(package).name} has sha256 "
                 f"{named[0].sha256}, but the lock has {locked.sha256}"
             )
-            hint = "the file was replaced on the index and was not downloaded"
+            hint = "lock the target again, because the file was replaced on the index"
             raise IntegrityError(message, hint=hint)
         return same
 
@@ -259,7 +259,7 @@ def _shown(page: PageLike) -> str:
 
 
 def may_name(index: str, url: str) -> bool:
-    """Whether a page at `index` may link to `url`: remote pages may not link to local files."""
+    """Whether a page at `index` can link to `url`. Remote pages cannot link to local files."""
     return not is_local(url) or is_local(index)
 
 
@@ -271,7 +271,7 @@ def is_local(url: str) -> bool:
 
 
 def none_if_missing(read: Callable[[], PageLike]) -> PageLike | None:
-    """The page, or None for status 404 or 410; other errors are raised."""
+    """Call `read`. Returns None for status 404 or 410, and raises other errors."""
     try:
         return read()
     except FetchFailed as error:
@@ -283,14 +283,14 @@ def none_if_missing(read: Callable[[], PageLike]) -> PageLike | None:
 def of_package(name: str, package: str) -> bool:
     """Whether a file belongs to `package` by its name, or has an invalid name.
 
-    Most names start with the package name and need not be parsed.
+    Most names start with the package name, and are not parsed.
     """
     start = name.partition("-") if name.endswith(".whl") else SDIST.sub("", name).rpartition("-")
     return normalize(start[0]) == package or owner(name) in (package, None)
 
 
 def owner(name: str) -> str | None:
-    """The package of a file name; None if the name is invalid."""
+    """The package in a file name. None if the name is invalid."""
     try:
         if name.endswith(".whl"):
             return str(parse_wheel_filename(name)[0])
@@ -300,14 +300,14 @@ def owner(name: str) -> str | None:
 
 
 def read_page(page: PageLike) -> list[IndexFile]:
-    """The files of a project page or of a flat page of links, in page order."""
+    """Read the files on a project page or on a flat page of links, in the order of the page."""
     if "json" in page.content_type or page.text.startswith("{"):
         return read_json(json.loads(page.text), page.url)
     return read_html(page.text, page.url)
 
 
 def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
-    """The files of a PEP 691 project page (with PEP 700 fields, if any)."""
+    """Read the files on a PEP 691 project page, with PEP 700 fields, if any."""
     files: list[IndexFile] = []
     for entry in document.get("files", ()):
         if len(files) >= FILES_LIMIT:
@@ -330,12 +330,12 @@ def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
 
 
 def _joined(page: str, url: str) -> str:
-    """`url` resolved against the URL of its page; most are absolute."""
+    """Resolve `url` against the URL of its page."""
     return url if url.startswith("https://") else urllib.parse.urljoin(page, url)
 
 
 def _file(**fields: object) -> IndexFile:
-    """The file from its index entry; ValidationError for a value of another type."""
+    """Convert an index entry to a file. Raises ValidationError for a value of another type."""
     return msgspec.convert(fields, IndexFile)
 
 
@@ -361,7 +361,7 @@ class _Links(html.parser.HTMLParser):
 
 
 def read_html(text: str, url: str) -> list[IndexFile]:
-    """The files of a PEP 503 page (with PEP 592, 658, 714 attributes, if any)."""
+    """Read the files on a PEP 503 page, with attributes of PEP 592, 658 and 714, if any."""
     links = _Links()
     links.feed(text)
     base = urllib.parse.urljoin(url, links.base) if links.base else url
@@ -391,7 +391,7 @@ def read_html(text: str, url: str) -> list[IndexFile]:
 
 
 def read_json_api(page: PageLike) -> dict[str, IndexFile]:
-    """The files that a JSON API lists, by name. URLs may be relative to the page."""
+    """Read the files in a response of a JSON API by name. URLs can be relative to the page."""
     document = json.loads(page.text)
     return {
         entry["filename"]: _file(
@@ -409,7 +409,7 @@ def read_json_api(page: PageLike) -> dict[str, IndexFile]:
 
 
 def merge(files: tuple[IndexFile, ...], more: Mapping[str, IndexFile]) -> tuple[IndexFile, ...]:
-    """`files` with additional data of the JSON API, which is ignored if its hash differs."""
+    """Add data of the JSON API to `files`, unless hashes differ."""
     merged = []
     for file in files:
         extra = more.get(file.name)
@@ -430,7 +430,7 @@ def merge(files: tuple[IndexFile, ...], more: Mapping[str, IndexFile]) -> tuple[
 
 
 def when(text: str | None) -> datetime.datetime | None:
-    """An upload time with a zone, UTC by default. None if it is invalid."""
+    """Parse an upload time, by default in UTC. None if it is invalid."""
     if not text:
         return None
     try:

@@ -1,8 +1,8 @@
-"""METADATA of a wheel on an index, without downloading the wheel.
+"""Reads METADATA of a wheel on an index without downloading the wheel.
 
-It is read from the index's metadata file (PEP 658), otherwise by HTTP ranges from the wheel, and
-cached by the wheel's sha256. If a server ignores ranges, the whole wheel is downloaded and only the
-end is kept in memory.
+METADATA is read from the index's metadata file (PEP 658), or else from the wheel with HTTP ranges,
+and is cached by the sha256 of the wheel. If a server ignores ranges, the whole wheel is downloaded,
+and only the end is kept in memory.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ Octets = bytes  # inside Blocks, `bytes` is the method
 
 
 class Ranges(Protocol):
-    """The part of `http.client.Http` that reads ranges of files."""
+    """The methods of `http.client.Http` for reading ranges of files."""
 
     def part(self, url: str, start: int, length: int) -> bytes:
-        """The `length` bytes of the file from offset `start`."""
+        """Read `length` bytes of the file at offset `start`."""
 
     def part_end(self, url: str, length: int) -> tuple[bytes, int]:
-        """The last `length` bytes, and the size of the file."""
+        """Read the last `length` bytes and the size of the file."""
 
     def bytes(self, url: str) -> bytes:
-        """The complete file."""
+        """Read the complete file."""
 
     def fingerprint(self, url: str) -> tuple[str, int]:
-        """SHA-256 in hex, and the size."""
+        """The SHA-256 in hex and the size of the file."""
 
 
 class FactStore(Protocol):
-    """The part of `store.Store` for facts."""
+    """The methods of `store.Store` for facts."""
 
     def fact(self, kind: str, key: str) -> bytes | None:
         """The stored data."""
@@ -55,7 +55,7 @@ class FactStore(Protocol):
 
 
 class Blocks:
-    """`Ranges` that fetches complete blocks and keeps the latest for adjacent requests."""
+    """`Ranges` that fetches complete blocks, and keeps the latest block for adjacent requests."""
 
     def __init__(self, http: Ranges, *, block: int = 1 << 19, limit: int = 256) -> None:
         self._http = http
@@ -66,7 +66,7 @@ class Blocks:
         self._lock = threading.Lock()
 
     def part(self, url: str, start: int, length: int) -> Octets:
-        """The `length` bytes of the file from offset `start`."""
+        """Read `length` bytes of the file at offset `start`."""
         size = self._sizes.get(url)
         if size is None or start + length > size:
             return self._http.part(url, start, length)
@@ -86,17 +86,17 @@ class Blocks:
         return whole[skip : skip + length]
 
     def part_end(self, url: str, length: int) -> tuple[Octets, int]:
-        """The last `length` bytes, and the size of the file."""
+        """Read the last `length` bytes and the size of the file."""
         data, size = self._http.part_end(url, length)
         self._sizes[url] = size
         return data, size
 
     def bytes(self, url: str) -> Octets:
-        """The complete file."""
+        """Read the complete file."""
         return self._http.bytes(url)
 
     def fingerprint(self, url: str) -> tuple[str, int]:
-        """SHA-256 in hex, and the size."""
+        """The SHA-256 in hex and the size of the file."""
         return self._http.fingerprint(url)
 
     def _keep(self, url: str, first: int, data: Octets) -> None:
@@ -110,7 +110,7 @@ class Blocks:
 
 
 class LookedUp:
-    """`Ranges` whose URLs may be `LATER` and a hash, looked up on the first read."""
+    """`Ranges` with URLs that can be `LATER` and a hash, which are looked up on the first read."""
 
     def __init__(self, http: Ranges, look_up: Callable[[Sha256], str]) -> None:
         self._http = http
@@ -119,19 +119,19 @@ class LookedUp:
         self._turn = threading.RLock()
 
     def part(self, url: str, start: int, length: int) -> Octets:
-        """The `length` bytes of the file from offset `start`."""
+        """Read `length` bytes of the file at offset `start`."""
         return self._http.part(self._address(url), start, length)
 
     def part_end(self, url: str, length: int) -> tuple[Octets, int]:
-        """The last `length` bytes, and the size of the file."""
+        """Read the last `length` bytes and the size of the file."""
         return self._http.part_end(self._address(url), length)
 
     def bytes(self, url: str) -> Octets:
-        """The complete file."""
+        """Read the complete file."""
         return self._http.bytes(self._address(url))
 
     def fingerprint(self, url: str) -> tuple[str, int]:
-        """SHA-256 in hex, and the size."""
+        """The SHA-256 in hex and the size of the file."""
         return self._http.fingerprint(self._address(url))
 
     def _address(self, url: str) -> str:
@@ -144,7 +144,7 @@ class LookedUp:
 
 
 class RemoteFile(io.RawIOBase):
-    """A file on a server, readable and seekable; fetched ranges are not fetched again."""
+    """A readable and seekable file on a server. Fetched ranges are kept."""
 
     def __init__(self, url: str, http: Ranges) -> None:
         super().__init__()
@@ -154,25 +154,25 @@ class RemoteFile(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Whether the file can be read: always."""
+        """Return True, because the file can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Whether the position can be changed: always."""
+        """Return True, because the position can be changed."""
         return True
 
     def tell(self) -> int:
-        """The position, in bytes."""
+        """The position in bytes."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Change the position; returns the new one."""
+        """Change the position. Returns the new position."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
         self._position = max(0, start + offset)
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` with the next bytes; returns their number."""
+        """Fill `buffer` with the next bytes. Returns the number of bytes."""
         start, length = self._position, min(len(buffer), self.size - self._position)
         if length <= 0:
             return 0
@@ -187,9 +187,10 @@ class RemoteFile(io.RawIOBase):
 
 
 def metadata(file: IndexFile, http: Ranges, facts: FactStore) -> bytes:
-    """METADATA of the wheel `file`.
+    """Read METADATA of the wheel `file`.
 
-    FetchFailed if it cannot be fetched; IntegrityError if it does not match the index.
+    Raises FetchFailed if METADATA cannot be fetched, and IntegrityError if it does not match the
+    index.
     """
     if file.sha256 and (cached := facts.fact(FACT, file.sha256)) is not None:
         return cached
@@ -205,14 +206,14 @@ def _metadata_file(file: IndexFile, http: Ranges) -> bytes | None:
     with contextlib.suppress(FetchFailed):  # announced, but not served: read it from the wheel
         data = http.bytes(f"{file.url}.metadata")
         if file.metadata_sha256 and sha256(data) != file.metadata_sha256:
-            message = f"{file.name}.metadata does not match its index: sha256 {sha256(data)}"
+            message = f"{file.name}.metadata does not match the index: sha256 {sha256(data)}"
             raise IntegrityError(message, hint=f"the index lists {file.metadata_sha256}")
         return data
     return None
 
 
 def lock_file(file: IndexFile, http: Ranges) -> LockedFile:
-    """`file` as a locked file.
+    """Convert `file` to a locked file.
 
     Values missing in the index are requested from the server or computed.
     """
@@ -225,7 +226,7 @@ def lock_file(file: IndexFile, http: Ranges) -> LockedFile:
 
 
 def lock_wheel(package: str, version: str, index: str, file: IndexFile, http: Ranges) -> Wheel:
-    """`file` as a locked wheel of `package`; `index` is the name of its index."""
+    """Convert `file` to a locked wheel of `package`. `index` is the name of the index."""
     locked = lock_file(file, http)
     return Wheel(
         package=package,

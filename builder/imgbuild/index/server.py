@@ -1,4 +1,4 @@
-"""The local index on 127.0.0.1: a simple index that serves a catalogue during one resolution."""
+"""Serves a catalogue as a simple index on 127.0.0.1 during a resolution."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTENT = "application/vnd.pypi.simple.v1+json"
 
 
 def page(package: str, offers: list[OfferedFile], base: str) -> bytes:
-    """The PEP 691 page of `package`, its files under `base`."""
+    """The PEP 691 page of `package`, with files below `base`."""
     files: list[dict[str, Any]] = []
     for offer in offers:
         file = offer.wheel
@@ -44,7 +44,7 @@ def page(package: str, offers: list[OfferedFile], base: str) -> bytes:
 
 
 def amended(data: bytes, requirements: Sequence[str]) -> bytes:
-    """METADATA with `requirements` inserted at the start: the end of headers is ambiguous."""
+    """Insert `requirements` at the start of METADATA, because the end of headers is ambiguous."""
     ending = b"\r\n" if b"\r\n" in data[:200] else b"\n"
     added = b"".join(b"Requires-Dist: " + line.encode() + ending for line in requirements)
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
@@ -52,12 +52,12 @@ def amended(data: bytes, requirements: Sequence[str]) -> bytes:
 
 
 class LocalHandler(http.server.BaseHTTPRequestHandler):
-    """Responds to requests from programs on this machine, without a log."""
+    """Responds to requests from programs on this machine without logging."""
 
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
-        """Print nothing, because a line for each request would dominate the output of -v."""
+        """Print nothing, because lines for requests would dominate the output of -v."""
         del format, args
 
 
@@ -110,7 +110,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def serve(catalogue: Catalogue, amend: Amend = no_additions) -> Iterator[str]:
-    """Serve `catalogue` on 127.0.0.1, amended; yields the URL of its simple index."""
+    """Serve `catalogue` with amendments on 127.0.0.1. Yields the URL of the simple index."""
     parts = {"catalogue": catalogue, "amend": staticmethod(amend)}
     handler = type("Handler", (_Handler,), parts)
     with listening(handler) as address:
@@ -120,7 +120,7 @@ def serve(catalogue: Catalogue, amend: Amend = no_additions) -> Iterator[str]:
 
 @contextlib.contextmanager
 def listening(handler: type[LocalHandler]) -> Iterator[str]:
-    """Serve requests with `handler` until the end of the block; yields 127.0.0.1 with the port."""
+    """Serve requests with `handler` until the end of the block. Yields 127.0.0.1 with the port."""
     with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True

@@ -1,1 +1,1 @@
-"""The steps of lock, build, audit and rebuild in order. Read this first."""
+"""Runs the steps of lock, build, audit and rebuild. Start reading the code here."""

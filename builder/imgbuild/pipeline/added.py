@@ -1,4 +1,4 @@
-"""`imgbuild add` and `remove`: the row to change, and whether additions exist."""
+"""Selects the row for `imgbuild add` and `remove`, and checks that added packages exist."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from imgbuild.wheel.tags import Tags
 
 
 def row_of(session: Session, names: Sequence[str], verb: str) -> str:
-    """The row to change: the named one, or the only one of the matrix.
+    """Select the row to change: the named row, or the only row of the matrix.
 
-    InputError if it extends no published target, or if the project is the catalogue.
+    Raises InputError if it extends no published target, or if the project is the catalogue.
     """
     session.project.require_writable(verb)
     if len(names) > 1:
-        message = f"one target is expected, not {' and '.join(names)}"
-        raise InputError(message, hint="select one of them")
+        message = f"only one target can be specified, not {' and '.join(names)}"
+        raise InputError(message, hint="specify one of them")
     chosen = session.select(names)
     if len(chosen) > 1:
         message = f"several targets match: {', '.join(item.name for item in chosen)}"
-        raise InputError(message, hint="select one of them with --target")
+        raise InputError(message, hint="specify one of them with --target")
     name = chosen[0].name
     if project_row(session.matrix, name) is None:
         message = f"{session.project.matrix}: {name} is not a row of a project"
@@ -41,7 +41,7 @@ def row_of(session: Session, names: Sequence[str], verb: str) -> str:
 
 
 def with_names(session: Session, requirements: Sequence[str]) -> list[str]:
-    """The requirements, with package names for URLs of git repositories."""
+    """Add package names to URLs of git repositories in requirements."""
     context = open_inputs(session).context
     return [repository_name.with_name(text, context) for text in requirements]
 
@@ -49,9 +49,9 @@ def with_names(session: Session, requirements: Sequence[str]) -> list[str]:
 def problems(
     session: Session, name: str, requirements: Sequence[Requirement], system: Sequence[str]
 ) -> list[str]:
-    """Why requirements and Debian packages cannot be added to row `name`, one line each.
+    """The reasons why requirements and Debian packages cannot be added to row `name`.
 
-    FetchFailed if an index or an archive does not respond.
+    Raises FetchFailed if an index or an archive does not respond.
     """
     item = project_row(session.matrix, name)
     if item is None:

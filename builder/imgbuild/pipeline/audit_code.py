@@ -50,13 +50,13 @@ FORM = "git+https://HOST/PATH@REV"
 KEPT = "code-report"
 JUDGING = "imgbuild.audit.code.check"
 COMMAND_LINE = "command line"
-NO_SOURCES = "its sources are not in the cache: options and variables were not checked"
+NO_SOURCES = "options and variables were not checked, because the sources are not in the cache"
 SECONDS = 0.8  # time limit of `findings_of_run`
 SMALL = 400_000  # bytes of code that can be read in that time
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's files, read once for all package sets; `again` ignores cached reports.
+    """A user's files, which are read once for all package sets. `again` ignores cached reports.
 
     `forks` replace packages of locked targets.
     """
@@ -67,16 +67,16 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_code(paths: Iterable[Path], *, again: bool = False, forks: Iterable[Fork] = ()) -> Code:
-    """The files at and below `paths`; InputError for a path that does not exist."""
+    """Read the files at and below `paths`. Raises InputError for a path that does not exist."""
     return Code(texts=find_files(paths), again=again, forks=tuple(forks))
 
 
 def read_fork(text: str, context: Context) -> Fork:
-    """The fork in `NAME=PATH` or `NAME=git+URL@REV`; InputError for other texts."""
+    """Read the fork in `NAME=PATH` or `NAME=git+URL@REV`. Raises InputError for other texts."""
     name, _, place = text.partition("=")
     if not name or not place:
         message = f"--replace {text}: expected NAME=PATH or NAME={FORM}"
-        hint = f"for example: --replace verl=../verl, --replace verl={FORM}"
+        hint = f"specify, for example, --replace verl=../verl or --replace verl={FORM}"
         raise InputError(message, hint=hint)
     package = normalize(name)
     if not place.startswith("git+"):
@@ -102,12 +102,13 @@ def read_fork(text: str, context: Context) -> Fork:
 def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeReport:
     """The findings in `code` for the packages of `lock` on `arch`.
 
-    LockStale if the lock is not for `arch`; FetchFailed if the code of a package is not available.
+    Raises LockStale if the lock is not for `arch`, and FetchFailed if the code of a package is not
+    available.
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
-        message = f"the lock of {lock.target} is for {', '.join(lock.arch)}, not for {arch}"
-        raise LockStale(message, hint=f"imgbuild lock {lock.target}")
+        message = f"the lock of {lock.target} has no {arch}, only {', '.join(lock.arch)}"
+        raise LockStale(message, hint=f"run imgbuild lock {lock.target}")
     wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     ranges = LockedRanges(lock, wheels, inputs, LockFiles(lock, inputs))
     store = inputs.store
@@ -136,12 +137,19 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
 
 
 def _forks(lock: Lock, wheels: Iterable[Wheel], code: Code) -> tuple[Fork, ...]:
-    """The forks of `code` with the versions that they replace; InputError for another package."""
+    """The forks of `code` with the versions that they replace.
+
+    Raises InputError for another package.
+    """
     versions = {wheel.package: wheel.version for wheel in wheels}
     for fork in code.forks:
         if fork.package not in versions:
             message = f"--replace {fork.package}: {lock.target} does not have this package"
-            raise InputError(message, hint="use a package of the target; imgbuild show lists them")
+            raise InputError(
+                message,
+                hint="specify a package of the target; to list packages, run: imgbuild show TARGET "
+                "--packages",
+            )
     return tuple(
         msgspec.structs.replace(fork, version=versions[fork.package]) for fork in code.forks
     )
@@ -150,9 +158,9 @@ def _forks(lock: Lock, wheels: Iterable[Wheel], code: Code) -> tuple[Fork, ...]:
 class CodePackages(msgspec.Struct, frozen=True, kw_only=True):
     """A package set that is opened only if there is no cached report.
 
-    `installed` is package → sha256, `machine` is the Python, the architecture and other relevant
-    properties. `others` are sets in which alternatives are searched; `others_key` changes with
-    them. `unread` are installed packages that were not read.
+    `installed` maps packages to sha256. `machine` is the Python, the architecture and other
+    relevant properties. `others` are package sets to search for alternatives, and `others_key`
+    changes with them. `unread` are installed packages that were not read.
     """
 
     installed: Mapping[str, str]
@@ -217,7 +225,7 @@ def _place(store: Store, wheel: Wheel) -> Path | str:
 
 
 def _address(wheel: Wheel) -> str:
-    """The URL of a wheel without a lookup of its file, which cached facts do not need."""
+    """The URL of a wheel without a lookup of the file, which cached facts do not need."""
     return f"{LATER}{wheel.sha256}"
 
 
@@ -248,9 +256,9 @@ def _open(
 
 
 class CachedPackages(PackageSet):
-    """A package set for which no file is fetched: a module without cached facts is unknown.
+    """A package set that fetches no files. Modules without cached facts are unknown.
 
-    `lacking` are the packages of such modules. Raises TimeoutError after `deadline` (of
+    `lacking` are the packages of unknown modules. Raises TimeoutError after `deadline` (a value of
     `time.monotonic`).
     """
 
@@ -258,11 +266,11 @@ class CachedPackages(PackageSet):
 
     @functools.cached_property
     def lacking(self) -> set[str]:
-        """The packages with modules that were looked up and have no cached facts."""
+        """The packages with modules that were looked up but have no cached facts."""
         return set()
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
-        """The module of this name, as in `PackageSet`."""
+        """Look up a module by name, as in `PackageSet`."""
         if time.monotonic() > self.deadline:
             raise TimeoutError
         try:
@@ -272,25 +280,25 @@ class CachedPackages(PackageSet):
             return Opaque(name, "unknown")
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
-        """As in `PackageSet`; NotCachedError if sources would be searched."""
+        """Works as in `PackageSet`. Raises NotCachedError if sources would be searched."""
         try:
             return super().mentioning(package, word)
         except FetchFailed as error:
             raise NotCachedError(self.owner(package) or package) from error
 
     def read(self, package: str, path: str) -> bytes | None:
-        """As in `PackageSet`; NotCachedError if a file would be fetched."""
+        """Works as in `PackageSet`. Raises NotCachedError if a file would be fetched."""
         try:
             return super().read(package, path)
         except FetchFailed as error:
             raise NotCachedError(package) from error
 
     def read_ahead(self, package: str) -> None:
-        """Do nothing: facts are only read when needed."""
+        """Do nothing, because facts are only read when needed."""
 
 
 class NotCachedError(FetchFailed):
-    """The complete facts of a package, which a check needs, are not in the cache."""
+    """A check needs the complete facts of a package, which are not in the cache."""
 
 
 def cached_findings(
@@ -301,11 +309,11 @@ def cached_findings(
     deadline: float = math.inf,
     only: Collection[str] | None = None,
 ) -> tuple[list[CodeFinding], list[str]]:
-    """All findings from cached facts, and the packages whose required facts are not cached.
+    """All findings from cached facts, and packages with missing facts.
 
-    These are imported packages, and packages with a module that a check looked up. Nothing is
-    fetched. With `only` other packages are not read. TimeoutError after `deadline`, of
-    `time.monotonic`.
+    Facts are required for imported packages and for packages with a module that a check looked up.
+    Nothing is fetched. With `only`, other packages are not read. Raises TimeoutError after
+    `deadline` (a value of `time.monotonic`).
     """
     library = Library(store, ahead=False)
     wheels = installed_wheels(lock.arch[arch])
@@ -334,9 +342,9 @@ def cached_findings(
 def findings_of_run(
     session: Session, name: str, arch: Arch, command: str, *, project: bool
 ) -> list[CodeFinding]:
-    """The errors in a command line and, with `project`, in the project's code.
+    """Find errors in a command line and, with `project`, in the project's code.
 
-    Only errors that are found within one second from cached facts.
+    Only cached facts are used, for at most one second.
     """
     texts: tuple[CodeText, ...] = ()
     if command:
@@ -365,13 +373,13 @@ def findings_of_run(
 
 
 def _projects() -> list[Project]:
-    """The catalogue and the project, which are the same in a checkout of imgbuild."""
+    """The catalogue and the project, which are identical in a checkout of imgbuild."""
     both = (project_paths.catalogue(), project_paths.find(None))
     return list({project.images.resolve(): project for project in both}.values())
 
 
 def _others_key() -> str:
-    """Changes with the locks of `other_sets`."""
+    """A cache key that changes with the locks of `other_sets`."""
     locks = [
         path.read_bytes()
         for project in _projects()
@@ -383,7 +391,7 @@ def _others_key() -> str:
 def other_sets(target: str, library: Library) -> list[OtherSet]:
     """The locked targets of project and catalogue for this machine, except `target`.
 
-    Each has the packages used by users' code, if their facts are cached.
+    Each package set has the packages that the code uses, if their facts are cached.
     """
     library = Library(library.store, published=library.published, ahead=False)
     sets = {}
@@ -411,7 +419,7 @@ def _other(lock: Lock, library: Library) -> OtherSet:
 
     @functools.cache
     def _opened() -> PackageSet:
-        """The package set of the wheels with cached facts."""
+        """A package set of the wheels with cached facts."""
         here = [wheel for wheel in wheels if _is_cached(library, wheel)]
         return _open(lock, Arch.X86_64, here, library, partial_set=True)
 

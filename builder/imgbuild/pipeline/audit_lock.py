@@ -1,7 +1,7 @@
-"""Audits a lock: required files, the package set, and the cached report.
+"""Audits a lock, and caches the report.
 
-Facts of a wheel are cached by its hash, and the report by all its inputs: a second audit reads no
-wheel and fetches nothing.
+Facts of a wheel are cached by its hash, and the report by all its inputs, so that a second audit
+reads no wheels and downloads nothing.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def audit_target(
     drop: bool = False,
     again: bool = False,
 ) -> Report:
-    """The audit of target `name` according to its lock and the matrix's waivers.
+    """Audit target `name` according to its lock and the waivers of the matrix.
 
-    `drop` removes wheels fetched for it from the cache; `again` ignores a cached report. LockStale
-    without a lock.
+    `drop` removes downloaded wheels from the cache afterwards. `again` ignores a cached report.
+    Raises LockStale without a lock.
     """
     lock = lock_file.read_lock(project.images, name)
     learned = constraints.read(project.images)
@@ -95,14 +95,16 @@ def audit_lock(
     drop: bool = False,
     again: bool = False,
 ) -> Report:
-    """The audit of `lock` on `arch`; FetchFailed if a file is not available.
+    """Audit `lock` on `arch`.
 
-    LockStale if the lock is not for `arch`.
+    Raises LockStale if the lock is not for `arch`.
+
+    Raises FetchFailed if a file is not available.
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
-        message = f"the lock of {lock.target} is for {', '.join(lock.arch)}, not for {arch}"
-        raise LockStale(message, hint=f"imgbuild lock {lock.target}")
+        message = f"the lock of {lock.target} has no {arch}, only {', '.join(lock.arch)}"
+        raise LockStale(message, hint=f"run imgbuild lock {lock.target}")
     terms = judge.restricted(terms_of(lock, inputs.matrix, learned), resolution.versions)
     if lock.project is not None:
         markers = Tags(python=lock.base.python, glibc=lock.base.glibc, arch=arch).markers
@@ -123,7 +125,7 @@ def audit_lock(
 
 
 def terms_of(lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constraint] = ()) -> Terms:
-    """The inputs other than packages: the lock's CUDA release, the matrix's GPUs and waivers."""
+    """The inputs other than packages: CUDA release, GPUs and waivers."""
     target = matrix.targets.get(lock.target)
     row = published.project_row(matrix, lock.target)
     required = row.requirements if row is not None else ProjectRequirements()
@@ -141,12 +143,12 @@ def terms_of(lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constrain
 
 
 def _links(lock: Lock) -> dict[str, str]:
-    """The links of an image, by path."""
+    """The symbolic links of an image by path."""
     return lock.settings.links | (lock.extends.links if lock.extends is not None else {})
 
 
 class _Audit:
-    """One audit of one architecture of a lock."""
+    """An audit of a lock on one architecture."""
 
     def __init__(self, lock: Lock, arch: Arch, inputs: Inputs, *, drop: bool) -> None:
         self._lock = lock
@@ -197,7 +199,7 @@ class _Audit:
     def _past(
         self, package_set: PackageSet, elsewhere: LockedRanges, library: Library
     ) -> Callable[[MainPath], list[Finding]]:
-        """As `removed_attributes_check`; fetch errors name this target."""
+        """Run `removed_attributes_check`, and add the target to fetch errors."""
         http, pins = self._inputs.context.http, self._resolution.versions
         extends = self._lock.extends
         added = extends.arch[self._arch].wheels if extends is not None else ()
@@ -216,11 +218,11 @@ class _Audit:
         return _past
 
     def _place(self, wheel: Wheel) -> Path | str:
-        """The location of a wheel: in the cache, else on a server, for reads by ranges."""
+        """The location of a wheel: a path in the cache, else a URL for range requests."""
         return self._store.file(wheel.sha256) or f"{LATER}{wheel.sha256}"
 
     def _read_elf_facts(self, library: Library) -> None:
-        """Read the shared objects of wheels that were never read; these must be downloaded."""
+        """Download wheels without facts on shared objects, and read these objects."""
         unread = [
             wheel
             for wheel in self._wheels.values()
@@ -241,23 +243,23 @@ class _Audit:
         return [*links, *debs, *loaded_first(self._interpreter(), self._lock.base.python)]
 
     def _interpreter(self) -> Sequence[ElfFacts]:
-        """The files of the standalone Python, empty for Debian's."""
+        """The files of the standalone Python. Empty for Python from Debian."""
         archive = self._resolution.python
         if not archive:
             return []
         return read_standalone(archive, self._lock.base.python, self._file, self._store)
 
     def _file(self, item: Wheel | Deb | PythonArchive) -> Path:
-        """The file of `item`; if missing, it is fetched with all others of its type."""
+        """The file of `item`. If it is missing, all files of its type are fetched."""
         with self._turn:
             rest = self._resolution.debs if isinstance(item, Deb) else (item,)
             return self._supply.path(item, rest)
 
 
 class LockFiles:
-    """The files of a lock, fetched into the store when an audit needs them.
+    """The files of a lock, which are fetched into the store when an audit needs them.
 
-    `used_up` are files that were fetched for builds of sdists and are not needed afterwards.
+    `used_up` are files that were fetched only for building sdists.
     """
 
     def __init__(self, lock: Lock, inputs: Inputs) -> None:
@@ -267,11 +269,11 @@ class LockFiles:
         self.used_up: set[Sha256] = set()
 
     def is_built(self, wheel: Wheel) -> bool:
-        """Whether no index has `wheel`, since it is built from its sdist."""
+        """Whether `wheel` is built from an sdist, because no index has it."""
         return wheel.sha256 in self._built
 
     def path(self, item: LockedFile, rest: Iterable[LockedFile] = ()) -> Path:
-        """The file of `item`; if missing, it is fetched together with `rest`."""
+        """The file of `item`. If it is missing, it is fetched together with `rest`."""
         store = self._inputs.store
         path = store.file(item.sha256)
         if path is None:
@@ -285,7 +287,7 @@ class LockFiles:
         return path
 
     def fetch_missing(self, items: Iterable[LockedFile]) -> set[Sha256]:
-        """Fetch and build the missing `items`; returns the hashes of the fetched files."""
+        """Fetch and build missing `items`. Returns the hashes of fetched files."""
         missing = self._lacking(item.sha256 for item in items)
         located = self._inputs.sources(self._lock).locate(missing)
         self.used_up |= self._lacking(located.ingredients)
@@ -297,10 +299,10 @@ class LockFiles:
 
 
 class LockedRanges(LookedUp):
-    """`Ranges` of locked wheels: the URL of each is looked up on the first read.
+    """`Ranges` of locked wheels, whose URLs are looked up on the first read.
 
-    A wheel that is on no index, because it is built from an sdist, is then built. A URL that
-    belongs to no locked wheel is used unchanged.
+    A wheel that is built from an sdist is built on the first read. A URL of another wheel is used
+    unchanged.
     """
 
     def __init__(
@@ -326,7 +328,7 @@ class LockedRanges(LookedUp):
         return self._listed(wheel)
 
     def _listed(self, wheel: Wheel) -> str:
-        """The URL of a wheel in its index; FetchFailed if it was removed."""
+        """The URL of a wheel on its index. Raises FetchFailed if it was removed."""
         indexes = self.indexes()
         if self._inputs.offline and not indexes.place(wheel.package).local:
             message = f"{wheel.file} of {self._lock.target} is not in {self._inputs.store.root}"
@@ -334,7 +336,7 @@ class LockedRanges(LookedUp):
         addresses = indexes.addresses(wheel.package, wheel)
         if not addresses:
             message = f"{wheel.file} is no longer on the index {wheel.index}"
-            raise FetchFailed(message, hint=f"lock {self._lock.target} again")
+            raise FetchFailed(message, hint=f"run imgbuild lock {self._lock.target}")
         return addresses[0]
 
 
@@ -347,10 +349,10 @@ def removed_attributes_check(
     *,
     published: Collection[str] = (),
 ) -> Callable[[MainPath], list[Finding]]:
-    """Attributes that a class no longer has, from other releases of the packages.
+    """Find removed attributes of classes by comparing other releases of packages.
 
-    The indexes are opened, and `http` is used, only if an attribute may have been removed.
-    `published` as in `removed_attributes.check`.
+    Indexes are opened, and `http` is used, only if an attribute is possibly removed. `published` is
+    used as in `removed_attributes.check`.
     """
 
     def _releases() -> ReleaseCatalogue:

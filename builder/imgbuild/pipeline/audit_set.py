@@ -1,7 +1,7 @@
-"""Audits packages without a lock: pins of an index, or an installed environment.
+"""Audits packages without a lock: pins on an index, or an installed environment.
 
-Reports are cached by all their inputs, like those of locks: for pins until the next day, because an
-index may have other files then; for an environment until one of its files changes.
+Reports are cached by all inputs: for pins until the next day, because files on an index can change,
+and for an environment until one of its files changes.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _CUDA = re.compile(rb"^cuda(?:: [\w\[\]]+)? = ['\"](\d+\.\d+)", re.MULTILINE)
 class PackageFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a package set: wheels, their locations, and packages without wheels.
 
-    `known` are the versions of packages without a readable file. `partial`: others may be installed
-    too. `unread` lists parts that the audit does not check.
+    `known` are the versions of packages without a readable file. If `partial` is set, other
+    packages can be installed. `unread` lists parts that the audit does not check.
     """
 
     wheels: tuple[Wheel, ...]
@@ -75,15 +75,15 @@ class PackageFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def versions(self) -> dict[str, str]:
-        """Package → version."""
+        """Versions by package."""
         return {**self.known, **{wheel.package: wheel.version for wheel in self.wheels}}
 
 
 class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """How a package set is audited.
+    """Options for an audit of a package set.
 
-    `index` returns the URL of the default index, `indexes` has others declared in files. `again`
-    ignores cached reports. `code`, if given, creates the report for the opened package set.
+    `index` returns the URL of the default index. `indexes` are other indexes declared in files.
+    `again` ignores cached reports. `code` creates the report for the opened package set.
     """
 
     machine: Tags
@@ -100,10 +100,10 @@ class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
 def audit_pins(
     listed: PinList, request: SetRequest, *, partial: bool = False, matrix: Matrix | None = None
 ) -> Report:
-    """The audit of a set of pins; remote wheels are not downloaded, local files are read.
+    """Audit a set of pins. Remote wheels are not downloaded; local files are read.
 
-    `partial`: requirements missing from the pins are not errors. `matrix`
-    has the indexes of builds for one CUDA release (`torch==2.10.0+cu130`).
+    If `partial` is set, missing requirements are not errors. `matrix` has the indexes of builds for
+    a CUDA release (`torch==2.10.0+cu130`).
     """
     context = request.context
     extras = {package: pin.extras for package, pin in listed.pins.items() if pin.extras}
@@ -136,7 +136,7 @@ def audit_pins(
 
 
 def audit_environment(environment: InstalledEnvironment, request: SetRequest) -> Report:
-    """The audit of the files installed in an environment."""
+    """Audit the files installed in an environment."""
     wheels = tuple(package.wheel for package in environment.packages)
     files = PackageFiles(
         wheels=wheels,
@@ -156,9 +156,9 @@ def audit_environment(environment: InstalledEnvironment, request: SetRequest) ->
 def _cached_report(
     key: Sequence[object], request: SetRequest, make: Callable[[], tuple[Report, bool]]
 ) -> Report:
-    """The cached report, else a new one, which is cached.
+    """Return the cached report, or create and cache a report.
 
-    An incomplete one, for lack of an index, is reused only with `offline`.
+    A report that is incomplete because an index did not respond is reused only with `offline`.
     """
     store = request.context.store
     terms = msgspec.structs.replace(request.terms, target="")
@@ -184,7 +184,7 @@ def _cached_report(
 
 
 def _path(pin: Pin) -> Path | None:
-    """The local wheel of a pin, if it exists."""
+    """The local wheel of a pin, or None."""
     parts = urlsplit(pin.url)
     path = Path(unquote(parts.path))
     return path if parts.scheme == "file" and path.suffix == ".whl" and path.is_file() else None
@@ -234,7 +234,7 @@ def _pinned_files(
         reason = f"; {sdists.refused[package]}" if package in sdists.refused else ""
         why = f"no compatible wheel on the index{reason}; only its version was checked"
         if package in sdists.packages:
-            why = "read from its sdist, without files added by a build"
+            why = "read from the sdist, without files added by a build"
         unread.append(Unread(what=pin, why=why, required=package not in sdists.packages))
     for pin in picked.public:
         why = f"not on the index; read {pin.partition('+')[0]} instead"
@@ -261,7 +261,7 @@ def _pinned_files(
 def indexes_of(
     request: SetRequest, by_address: Mapping[str, tuple[IndexFile, ...]] = pages.NO_FILES
 ) -> Indexes:
-    """The default index, the others of the request, and the wheels with a URL."""
+    """The default index, the other indexes of the request, and the wheels with a URL."""
     place = IndexAddress(name="default index", address=request.index())  # no file's has a space
     others = request.indexes
     places = {place.name: place, **others.addresses}
@@ -271,7 +271,7 @@ def indexes_of(
 def _by_address(
     listed: PinList, local: Mapping[str, object], request: SetRequest
 ) -> tuple[dict[str, tuple[IndexFile, ...]], dict[str, str]]:
-    """Package → the wheel of `NAME @ https://….whl`; and the reasons for failed downloads."""
+    """The wheels of `NAME @ https://….whl` by package, and reasons for failed downloads."""
     files: dict[str, tuple[IndexFile, ...]] = {}
     failed: dict[str, str] = {}
     for package, pin in listed.pins.items():
@@ -293,7 +293,7 @@ def _by_address(
 
 
 def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[Indexes]:
-    """The matrix's indexes of builds for the CUDA release of `tag` ("cu130")."""
+    """The indexes of the matrix with builds for the CUDA release of `tag` ("cu130")."""
     cuda = releases.of_tag(tag)
     if cuda is None or matrix is None:
         return []
@@ -312,7 +312,7 @@ def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[Indexe
 def _audit(
     files: PackageFiles, request: SetRequest, *, history_may_fail: bool
 ) -> tuple[Report, bool]:
-    """The report, and whether it is complete: all queried indexes responded."""
+    """The report, and whether it is complete because all queried indexes responded."""
     from imgbuild.pipeline import audit_lock
 
     http = Blocks(request.context.http)
@@ -375,12 +375,11 @@ def _open(files: PackageFiles, library: Library, request: SetRequest) -> Package
 def _fetched(
     package_set: PackageSet, files: PackageFiles, request: SetRequest
 ) -> dict[Sha256, Path]:
-    """Download wheels of an index whose shared objects are read.
+    """Download the wheels whose shared objects are checked.
 
-    These are torch and the compiled packages that require it, since torch's C++ symbols differ from
-    release to release. With numpy 2, they include compiled packages of up to LARGEST bytes that
-    require numpy, since these may be compiled against numpy 1; even a version released after numpy
-    2 may not support it.
+    Downloads torch and compiled packages that require torch, because its C++ symbols change with
+    each release. With numpy 2, also downloads compiled packages of up to LARGEST bytes that require
+    numpy, because they can be compiled against numpy 1 even if they were released after numpy 2.
     """
     urls = {sha: place for sha, place in files.places.items() if isinstance(place, str)}
     remote = {
@@ -403,7 +402,7 @@ def _fetched(
 
 
 def _requiring(name: str, wheels: Mapping[str, Wheel], package_set: PackageSet) -> list[Wheel]:
-    """The wheels whose METADATA requires a package."""
+    """The wheels that require a package according to METADATA."""
     return [
         wheel for wheel in wheels.values() if name in required(package_set.metadata(wheel.package))
     ]
@@ -423,7 +422,7 @@ def cuda_of(package_set: PackageSet) -> str:
 def _unread_binaries(
     package_set: PackageSet, files: PackageFiles, checks: Sequence[str]
 ) -> list[Unread]:
-    """The unread parts of compiled packages: whole files on an index, or parts that need a lock."""
+    """The unread parts of compiled packages: files on an index, or parts that need a lock."""
     if not {"elf", "cuda"} & set(checks):
         return []
     compiled = [
@@ -443,5 +442,5 @@ def _unread_binaries(
         unread.append(Unread(what=f"shared objects of {first_of(remote, 3)}", why=why))
     if len(remote) < len(compiled):
         what = "GPU code, and libraries outside of the packages"
-        unread.append(Unread(what=what, why="only a locked target has GPUs and a base"))
+        unread.append(Unread(what=what, why="only locked targets have GPUs and a base"))
     return unread

@@ -1,4 +1,4 @@
-"""Builds targets from their locks: plan, fetch, assemble; an OCI layout or an archive."""
+"""Builds targets from their locks as OCI layouts or archives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build_all(
     form: str = "oci",
     only_base: bool = False,
 ) -> list[BuiltImage]:
-    """Build each target from its lock; LockStale if one is out of date."""
+    """Build each target from its lock. Raises LockStale if one is out of date."""
     refuse_one_file(selected, output, form)
     files.require_writable(
         [session.project.below("build")] if output is None else [output], hint=files.OUTPUT_HINT
@@ -61,24 +61,25 @@ def build_all(
 
 
 def native(item: Selected) -> Selected:
-    """The target restricted to this machine's architecture, if it is one of several."""
+    """Restrict a target with several architectures to that of this machine."""
     arches = of_machine(item.arches)
     if len(arches) < len(item.arches):
         console.info(
-            f"{item.name}: building for {arches[0]}, the architecture of this machine; see --arch"
+            f"{item.name}: building for {arches[0]}, the architecture of this machine; to build "
+            "for others, add --arch"
         )
     return msgspec.structs.replace(item, arches=arches)
 
 
 def refuse_one_file(selected: Sequence[Selected], output: Path | None, form: str) -> None:
-    """InputError if several targets would be written to one file."""
+    """Raise InputError if several targets would be written to one file."""
     if output is not None and form != "oci" and len(selected) > 1:
-        message = f"--output {output} is one file, {len(selected)} targets are selected"
+        message = f"--output {output} is a file, but {len(selected)} targets are selected"
         raise InputError(message, hint="select one target, or omit --output")
 
 
 def output_path(own: Path, name: str, output: Path | None, *, several: bool, form: str) -> Path:
-    """The location of the image of `name`: `output` or a folder in it for several; else `own`."""
+    """The location for the image of `name`: `own`, `output`, or a folder in `output`."""
     suffix = "" if form == "oci" else f".{form}.tar"
     if output is None:
         return own.with_name(own.name + suffix)
@@ -86,7 +87,7 @@ def output_path(own: Path, name: str, output: Path | None, *, several: bool, for
 
 
 def deliver(built: BuiltImage, folder: Path, place: Path, form: str, name: str) -> BuiltImage:
-    """`built`, the layout in `folder`, as an archive at `place` if requested; it is reported."""
+    """Write the layout in `folder` as an archive to `place` if requested, and report the result."""
     if form != "oci":
         archive.write(folder, place, form, name, reporter=console)
         built = msgspec.structs.replace(built, output=place)

@@ -1,6 +1,6 @@
-"""Audits a user's code with cached facts: compatible targets, and warnings.
+"""Audits a user's code with cached facts, to find compatible targets and to print warnings.
 
-The audit is imported only if there is code, so that `run` and `list` start without it.
+Modules of the audit are imported only if needed, so that `run` and `list` start faster.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|(?:ba|da|z)?sh|true)")
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a user's code is compatible with the packages of a target, by cached facts.
+    """Whether a user's code is compatible with a target, according to cached facts.
 
-    `unread` are packages that the check needs and whose facts are not in the cache.
+    `unread` are packages with facts that the check needs and that are not in the cache.
     """
 
     target: str
@@ -47,16 +47,19 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 def fits(
     session: Session, names: Sequence[str], arches: Sequence[Arch], paths: Sequence[Path]
 ) -> list[Fit]:
-    """For each locked target of `names`, whether the code at `paths` is compatible, best first.
+    """Check the code at `paths` against each locked target of `names`. The best match is first.
 
-    Nothing is fetched. NothingSelected if there is no code at `paths`.
+    Nothing is fetched. Raises NothingSelected if there is no code at `paths`.
     """
     from imgbuild.pipeline import audit_code
 
     code, store = audit_code.read_code(paths), Store.open()
     if not code.texts:
         message = f"{', '.join(map(str, paths))}: no code found"
-        hint = "--runs reads Python, notebooks, scripts, YAML; requirements: imgbuild resolve -r"
+        hint = (
+            "specify Python files, notebooks, scripts or YAML; for requirements, run: imgbuild "
+            "resolve -r FILE"
+        )
         raise NothingSelected(message, hint=hint)
     locked = set(session.project.locked_targets())
     results = []
@@ -97,7 +100,7 @@ def warn(
 ) -> None:
     """Warn about errors in a command, its variables and a project's code.
 
-    Only errors that are found within one second.
+    Only errors that are found within one second are reported.
     """
     project = published.project_row(session.matrix, name) is not None
     settings = [f"{key}={value}" for key, value in env.items()]
@@ -112,4 +115,4 @@ def warn(
         text = ": ".join(filter(None, (finding.message, finding.remedy)))
         console.warn(f"{finding.where}: {finding.code} {text}")
     if errors[SHOWN:]:
-        console.warn(f"{len(errors) - SHOWN} more: run imgbuild audit {name}")
+        console.warn(f"{len(errors) - SHOWN} more; to list them, run: imgbuild audit {name}")

@@ -1,6 +1,6 @@
-"""Selects the target for a project: read its files → compare with all locked targets → check.
+"""Selects the target for a project by comparing its requirements with all locked targets.
 
-Packages missing on the index are all reported before anything is written.
+All packages that are missing on the index are reported before files are written.
 """
 
 from __future__ import annotations
@@ -54,15 +54,16 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
 
-OF_CONDA = "a conda package that is not on the index"
+OF_CONDA = "a conda package that is missing on the index"
 PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` looks up all
 
 
 class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `imgbuild init` that select a target.
 
-    `target`: only this one; `extends`: unchanged. `host` has the driver and GPUs that targets must
-    support. `relax` are packages for which any version is accepted, `exclude` those to omit.
+    If `target` or `extends` is set, only this target is considered. Versions of `extends` must not
+    change. `host` has the driver and GPUs that targets must support. For packages in `relax`, any
+    version is accepted. Packages in `exclude` are omitted.
     """
 
     host: Host
@@ -75,9 +76,9 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of a project's pinned packages with a wheel for a Python, and those without.
+    """The number of pinned packages with a wheel for a Python, and the packages without one.
 
-    `unlocked` are the targets with this Python if none of them is locked.
+    `unlocked` are the targets with this Python, if none is locked.
     """
 
     python: str
@@ -87,7 +88,7 @@ class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A target for a project, alternatives in order, and packages to exclude or build.
+    """The target for a project, ordered alternatives, and packages to exclude or build.
 
     `excluded` maps packages to reasons, `missed` says what needs those named by the user; `sdists`
     are built; `relaxed` maps packages to the selected version. `indexes` are the used indexes of
@@ -148,7 +149,7 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, request: ChoiceRequest)
 def selected(
     facts: Sequence[LockedFacts], request: ChoiceRequest, matrix: Matrix
 ) -> list[LockedFacts]:
-    """The eligible targets; NothingSelected, with the available ones, if there are none."""
+    """The eligible targets. Raises NothingSelected, with available targets, if there are none."""
     if request.target is not None:
         named = [each for each in facts if each.target == request.target]
         if named:
@@ -168,7 +169,7 @@ def selected(
         raise NothingSelected(message, hint=f"available CUDA versions: {', '.join(have)}")
     fitting = [each for each in of_cuda if not each.unfit]
     if not fitting:
-        message = f"no target runs on this machine: {of_cuda[0].unfit[0]}"
+        message = f"no target can run on this machine: {of_cuda[0].unfit[0]}"
         raise NothingSelected(message, hint="specify another machine with --driver and --gpu")
     return fitting
 
@@ -196,7 +197,7 @@ class Chooser:
         self._advice: list[Advice] = []
 
     def demands(self, python: str) -> tuple[PackageDemand, ...]:
-        """The project's requirements for a Python, without excluded and with relaxed packages."""
+        """The requirements for a Python version, without excluded and with relaxed packages."""
         if python not in self._demands:
             every = demands(self._declared, self._tags(python).markers)
             excluded = {
@@ -220,16 +221,16 @@ class Chooser:
         return self._demands[python]
 
     def _metadata(self, demand: PackageDemand, python: str) -> bytes:
-        """METADATA of the wheel that satisfies a demand; empty if there is none."""
+        """METADATA of the wheel that satisfies a requirement. Empty if there is none."""
         pages, tags = self.pages, self._tags(python)
         wheel = pages.pinned(demand, tags) if demand.pin else pages.newest(demand, tags)
         return pages.metadata(wheel) if wheel is not None else b""
 
     def _torch(self, facts: LockedFacts) -> tuple[str, str]:
-        """The torch that the image will have, and its CUDA release: the project's, or `facts`'.
+        """The torch version of the image and its CUDA release, from the project or from `facts`.
 
-        Among the versions that the project accepts, it is the newest build for the target's CUDA
-        release or for a release that the files name, else the newest.
+        Of the versions that the project accepts, prefers the newest build for the CUDA release of
+        the target or for a release in the files.
         """
         has = facts.versions.get("torch", "")
         demand = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
@@ -258,7 +259,7 @@ class Chooser:
         return self._tags_of[python]
 
     def choose(self, folder: Path) -> Choice:
-        """The nearest target; `folder` is the project's, whose imports are read."""
+        """The nearest target. The imports in the project's `folder` are read."""
         facts = facts_of(self._project, self._matrix, self._request)
         self._read_indexes({name for each in facts for name in each.versions}, folder)
         facts = selected(facts, self._request, self._matrix)
@@ -314,7 +315,7 @@ class Chooser:
     def _blocked(
         self, chosen: Candidate, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[Obstacle]:
-        """Everything that prevents an image that starts from `chosen`, with `facts`."""
+        """All problems that prevent an image based on `chosen`, with `facts`."""
         pages, tags = self.pages, self._tags(facts.python)
         required = self._required(facts, asked)
         blocked = [
@@ -333,9 +334,9 @@ class Chooser:
     def _without(
         self, blocked: Sequence[Obstacle], nearest: LockedFacts, facts: list[LockedFacts]
     ) -> list[LockedFacts]:
-        """`facts` without the Python of `nearest`, if fewer of `blocked` lack a wheel on another.
+        """Omit targets with the Python of `nearest` if another Python has more wheels.
 
-        The other Python must be accepted by the project as well. Only direct requirements count.
+        The project must accept the other Python. Only direct requirements are counted.
         """
         direct = {each.package for each in self.demands(nearest.python)}
         lacks = (each.package for each in blocked if each.cause in ("python", "source"))
@@ -356,7 +357,7 @@ class Chooser:
         return facts
 
     def _read_indexes(self, published: Collection[str], folder: Path) -> None:
-        """Look for packages in the indexes declared in the project's files."""
+        """Look up packages in the indexes declared in the project's files."""
         if not self._declared.indexes:
             return
         tags = self._tags(next(iter(self._matrix.bases.values())).python)
@@ -389,7 +390,7 @@ class Chooser:
         return cuda if cuda != chosen.cuda else ""
 
     def _without_toolkit(self, chosen: Candidate, facts: LockedFacts) -> list[Obstacle]:
-        """The project's torch, or its CUDA release, if no image can have this release."""
+        """The torch or the CUDA release of the project, if no image can have this release."""
         built, named = self._torch(facts)[1], self._other_cuda(chosen, facts)
         if chosen.form != "like" or {built, named} <= {"", facts.cuda}:
             return []
@@ -402,21 +403,21 @@ class Chooser:
         return {r.package for r in self._declared.requirements if r.kind == "override"}
 
     def _excluded(self) -> dict[str, str]:
-        """Excluded packages with reasons: named by the user, or available only as CUDA source."""
+        """Packages that the user excluded, or that are available only as CUDA source code."""
         named = sorted(self._request.exclude)
         return dict.fromkeys(named, "excluded with imgbuild init --exclude") | {
             each.package: each.reason for each in self._advice
         }
 
     def _open(self, facts: LockedFacts) -> list[PackageDemand]:
-        """The requirements that a target does not satisfy, up to the lookup limit."""
+        """The requirements that a target does not satisfy, up to the limit of lookups."""
         demands_left = [
             each for each in self.demands(facts.python) if not _is_satisfied(each, facts)
         ]
         return sorted(demands_left, key=lambda each: _weight(each.package))[:PAGES]
 
     def _read_pages(self, order: Sequence[Candidate], facts: Mapping[str, LockedFacts]) -> None:
-        """Fetch index pages of open requirements of the nearest target, and of pins others lack."""
+        """Fetch index pages of open requirements of the nearest target, and of pins in others."""
         nearest = facts[order[0].target]
         names = {
             demand.package
@@ -436,7 +437,7 @@ class Chooser:
     def _conflicts(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> Sequence[TargetChange]:
-        """Conflicts between the target's versions and requirements of missing pins and ranges."""
+        """Conflicts between versions of the target and requirements of packages that it lacks."""
         changes: dict[str, TargetChange] = {}
         overrides = self._overridden()
         for demand, requirements in self._required(facts, asked):
@@ -458,7 +459,7 @@ class Chooser:
     def _required(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[tuple[PackageDemand, list[Requirement]]]:
-        """The pins missing in the target, up to the lookup limit, and what METADATA requires."""
+        """The pins missing in the target, up to the limit of lookups, with their requirements."""
         tags = self._tags(facts.python)
         pins = [
             demand
@@ -476,9 +477,9 @@ class Chooser:
         ]
 
     def _suggested(self, obstacle: Obstacle) -> Obstacle:
-        """`obstacle` with a similar name of the catalogue, if the index lacks the package."""
+        """Add a similar name from the catalogue to `obstacle`, if the index lacks the package."""
         if obstacle.cause == "version" and source_only.is_nightly(obstacle.demand):
-            reason = f"{obstacle.reason}, because it is a nightly build; require its wheel by URL"
+            reason = f"{obstacle.reason}, because it is a nightly build; require the wheel by URL"
             return msgspec.structs.replace(obstacle, reason=reason)
         if obstacle.cause != "name":
             return obstacle
@@ -488,7 +489,7 @@ class Chooser:
     def _source_packages(
         self, blocked: Sequence[Obstacle], facts: LockedFacts, folder: Path
     ) -> tuple[list[Advice], dict[str, str]]:
-        """The packages with only an sdist: those that compile CUDA, and those that can be built."""
+        """The packages with only an sdist that compile CUDA code, and those that can be built."""
         cuda, sdists = source_packages.split(blocked, self.pages)
         torch, release = self._torch(facts)
         needs = WheelNeeds(
@@ -529,7 +530,7 @@ class Chooser:
         tags: Tags,
         decided: Collection[str],
     ) -> datetime.date | None:
-        """The cut-off of the row: for `extends` that of the target, or the date for additions."""
+        """The cut-off of the row. For `extends`, that of the target or the date for additions."""
         if chosen.form == "like":
             return self.as_of
         days = [
@@ -543,7 +544,7 @@ class Chooser:
         return latest if latest > datetime.date.fromisoformat(facts.as_of) else None
 
     def _wheel_counts(self) -> tuple[WheelCount, ...]:
-        """The pinned wheels for each Python that a base of a target has."""
+        """The number of pinned wheels for each Python of a base."""
         locked = set(self._project.locked_targets())
         targets: dict[str, list[str]] = {}
         for name, target in self._matrix.targets.items():
@@ -570,7 +571,7 @@ class Chooser:
 
 
 def _weight(package: str) -> tuple[bool, int, str]:
-    """Sort key: packages most likely to have no wheel, then those with the most dependents."""
+    """A sort key: packages that probably have no wheel, then packages with the most dependents."""
     known = source_only.is_source_project(package)
     return (not known, -choose.WEIGHTS.get(package, 1), package)
 
@@ -583,12 +584,12 @@ def _is_satisfied(demand: PackageDemand, facts: LockedFacts) -> bool:
 def unknown_debs(
     matrix: Matrix, base: str, names: Sequence[str], arch: Arch, context: Context
 ) -> dict[str, str]:
-    """Debian packages that a base's suite lacks → a similar name, or ""."""
+    """The Debian packages that the suite of a base lacks, with a similar name or ""."""
     debian = matrix.bases[base]
     if not names:
         return {}
     if not isinstance(debian, DebianBase):
-        message = f"the base {base} is a registry image: Debian packages cannot be added"
+        message = f"Debian packages cannot be added, because the base {base} is a registry image"
         raise InputError(message, hint="omit --system")
     try:
         return apt.unknown(debian, arch, names, context)

@@ -1,4 +1,4 @@
-"""The files that declare a project's requirements: in its folder, another one, or git."""
+"""Reads files that declare a project's requirements, from folders or git repositories."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ NAMED = 6  # entries of one file that are omitted for one reason; --json has all
 class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The declarations of a project's files, and their locations.
 
-    `extras` and `groups` are the selected ones. `copies` are external files with their new location
-    in the project, `names` packages of git repositories by URL. `failures` are those of
-    repositories whose name could not be read.
+    `extras` and `groups` are those selected by the user. `copies` maps external files to their new
+    location in the project. `names` maps URLs of git repositories to packages. `failures` are
+    errors of repositories whose package name could not be read.
     """
 
     declared: Declared
@@ -66,7 +66,7 @@ def read_files(
     extras: Sequence[str],
     groups: Sequence[str],
 ) -> ReadFiles:
-    """The declarations of `places`, with package names read from repositories.
+    """Read the declarations of `places`, and package names from repositories.
 
     See `_read_files`.
     """
@@ -86,11 +86,11 @@ def _read_files(
     groups: Sequence[str],
     names: Mapping[str, str],
 ) -> ReadFiles:
-    """The declarations of `places`, or by default of `folder`, the project.
+    """Read the declarations of `places`, or by default of the project's `folder`.
 
-    A place is a file, a folder, or a git URL, which is cloned into `scratch`. Places outside of the
-    project are read in place and listed as copies: the matrix can only refer to files in its
-    folder. InputError for a place that does not exist.
+    A place is a file, a folder, or a git URL, which is cloned into `scratch`. Files outside of the
+    project are listed as copies, because the matrix can only refer to files in its folder. Raises
+    InputError for a place that does not exist.
     """
     inside: list[str] = []
     outside: list[Path] = []
@@ -102,7 +102,7 @@ def _read_files(
         path = expanded(place)
         if not path.exists():
             message = f"--from {place}: no such file or folder"
-            raise InputError(message, hint="use a file or a folder of the project")
+            raise InputError(message, hint="specify a file or a folder of the project")
         led = path.resolve()
         if not led.is_relative_to(folder.resolve()):
             outside.append(led)
@@ -115,8 +115,8 @@ def _read_files(
         else:
             inside.append(led.relative_to(folder.resolve()).as_posix())
     if outside and (inside or len(outside) > 1):
-        message = "--from: the files belong to several projects"
-        raise InputError(message, hint="use files of one project")
+        message = "the files in --from belong to several projects"
+        raise InputError(message, hint="specify files of one project")
     top, files = folder, tuple(dict.fromkeys(inside))
     for place_ in outside:
         top = place_ if place_.is_dir() else place_.parent
@@ -136,24 +136,27 @@ def _read_files(
 
 
 def declares_anything(declared: Declared) -> bool:
-    """Whether the files of a project declare requirements of its image."""
+    """Whether the files of a project declare requirements."""
     named = (*declared.requirements, *declared.packages, *declared.debian, *declared.unnamed)
     return bool(named or declared.python or declared.cuda)
 
 
 def require_read(declared: Declared) -> None:
-    """InputError if the project has only files that must be named to be read."""
+    """Raise InputError if the project has only files that are not read by default."""
     whole = [each for each in declared.not_read if each.text == each.place.file]
     if not whole:
         return
     problems = tuple(Problem(file=each.place.file, message=each.reason) for each in whole)
     message = "no file that declares the requirements of the project was read"
-    hint = "imgbuild init --from FILE reads one; --extends TARGET starts without requirements"
+    hint = (
+        "to read a file, run imgbuild init --from FILE; to start without requirements, add "
+        "--extends TARGET"
+    )
     raise InputError(message, problems=problems, hint=hint)
 
 
 def _without_folders(declared: Declared) -> Declared:
-    """`declared` without indexes that are folders outside the reach of the matrix."""
+    """Omit indexes that are folders outside of the folder of the matrix."""
     folders = [each for each in declared.indexes if each.url.startswith("file:")]
     notes = [
         NotRead(place=each.place, text=each.url, reason="a folder of another project")
@@ -167,15 +170,17 @@ def _without_folders(declared: Declared) -> Declared:
 
 
 def read_places(places: Sequence[str], lines: Sequence[str] = ()) -> Declared:
-    """The declarations of files and folders, combined with requirement `lines`.
+    """Read the declarations of files and folders, and add requirement `lines`.
 
-    InputError for a place that does not exist, and for a broken file.
+    Raises InputError if a place does not exist or a file is invalid.
     """
     paths = [expanded(place).resolve() for place in places]
     for place, path in zip(places, paths, strict=True):
         if not path.exists():
             message = f"{place}: no such file or folder"
-            raise InputError(message, hint="use a requirements file, or a project's file or folder")
+            raise InputError(
+                message, hint="specify a requirements file, or a file or folder of a project"
+            )
     if len(paths) == 1 and paths[0].is_dir():
         return with_added(_located(read.read(paths[0]), paths[0]), lines)
     tops = [path if path.is_dir() else path.parent for path in paths]
@@ -195,9 +200,9 @@ def _located(declared: Declared, folder: Path) -> Declared:
 
 
 def listed_files(files: ReadFiles) -> tuple[str, ...]:
-    """The files as listed in a row of the matrix, without those included by others.
+    """The files to list in a row of the matrix, without files that other files include.
 
-    Files at the root of the project are listed, except for requirements files.
+    Of the files at the root of the project, only requirements files are omitted.
     """
     every = {(each.text, each.place) for each in files.declared.requirements}
     nested = set()
@@ -216,7 +221,7 @@ def listed_files(files: ReadFiles) -> tuple[str, ...]:
 
 
 def _read_alone(files: ReadFiles, file: str) -> Declared | None:
-    """The declarations of `file` alone; None if it is unreadable."""
+    """The declarations of `file` alone. None if the file is unreadable."""
     try:
         return read.read(
             files.folder, (file,), extras=files.extras, groups=files.groups, names=files.names
@@ -228,7 +233,7 @@ def _read_alone(files: ReadFiles, file: str) -> Declared | None:
 
 
 def copy(files: ReadFiles, folder: Path) -> list[Path]:
-    """Copy the files from elsewhere into the project's `folder`; returns their paths."""
+    """Copy external files into the project's `folder`. Returns their paths."""
     paths = []
     for source, name in files.copies:
         path = folder / name
@@ -239,21 +244,21 @@ def copy(files: ReadFiles, folder: Path) -> list[Path]:
 
 
 def with_added(declared: Declared, lines: Sequence[str]) -> Declared:
-    """`declared` with requirements of the command line; InputError for an invalid one."""
+    """Add requirement `lines` to `declared`. Raises InputError for an invalid one."""
     added = []
     for line in lines:
         try:
             text = str(parse_requirement(line))
         except InvalidRequirement as error:
             message = f"invalid requirement: {line!r}"
-            hint = "use NAME, NAME[EXTRA], 'NAME>=LOW,<HIGH' or 'NAME @ URL'"
+            hint = "specify NAME, NAME[EXTRA], 'NAME>=LOW,<HIGH' or 'NAME @ URL'"
             raise InputError(message, hint=hint) from error
         added.append(DeclaredRequirement(text=text, place=Place("--add")))
     return msgspec.structs.replace(declared, requirements=(*declared.requirements, *added))
 
 
 def summary(declared: Declared) -> list[str]:
-    """A summary of each file's declarations, one line each."""
+    """Summarize the declarations of each file in a line."""
     lines = []
     for file in declared.files:
         counts: dict[str, int] = {}
@@ -268,7 +273,7 @@ def summary(declared: Declared) -> list[str]:
         words += [f"image {name}" for name in _names(declared.images, file)]
         debs = _names(declared.debian, file)
         words += [f"{len(debs)} Debian package{'s' * (len(debs) > 1)}"] if debs else []
-        lines.append(f"{file}: {', '.join(words) or 'nothing that an image needs'}")
+        lines.append(f"{file}: {', '.join(words) or 'no requirements'}")
     return lines
 
 
@@ -277,8 +282,8 @@ def _names(items: Sequence[DeclaredName], file: str) -> list[str]:
 
 
 def left_out(declared: Declared) -> list[str]:
-    """The unread entries with the reason: one line for each file and reason."""
-    reason = "has no name; use `NAME @ git+https://…`, or add #egg=NAME"
+    """One line of unread entries for each file and reason."""
+    reason = "has no package name; write `NAME @ git+https://…`, or add #egg=NAME"
     groups: dict[tuple[str, str], list[NotRead]] = {}
     for item in declared.not_read:
         groups.setdefault((item.place.file, item.reason), []).append(item)
@@ -297,7 +302,7 @@ def find_indexes(
     *,
     published: Collection[str] = (),
 ) -> ProjectIndexes:
-    """The declared indexes that `demands` need; reports the packages and failures of each.
+    """Find the declared indexes that `demands` need, and report packages and failures of each.
 
     Packages in `published` use a declared index only if the default index does not satisfy the
     requirement.
@@ -315,7 +320,7 @@ def find_indexes(
 
 
 def _left_out(items: Sequence[NotRead]) -> str:
-    """Entries of one file that are omitted for one reason."""
+    """Format entries of a file that are omitted for the same reason."""
     first, last = items[0], items[-1]
     lines = f"-{last.place.line}" if last.place.line > first.place.line else ""
     texts = list(dict.fromkeys(each.text for each in items if each.text != each.place.file))

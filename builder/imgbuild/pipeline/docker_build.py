@@ -1,6 +1,7 @@
-"""Builds the committed Dockerfile of a target with Docker: the same files, other bytes.
+"""Builds the committed Dockerfile of a target with Docker.
 
-The OCI layout is written to `build/docker/TARGET`, separate from the one built by imgbuild.
+The image has the same files as that built by imgbuild, but other layers. The OCI layout is written
+to `build/docker/TARGET`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ OUTPUT = "type=oci,tar=false,oci-mediatypes=true,compression=gzip,compression-le
 def build_all(
     session: Session, selected: Sequence[Selected], output: Path | None
 ) -> list[BuiltImage]:
-    """Build each target with Docker into a layout; LockStale if the committed files are stale."""
+    """Build each target with Docker into a layout.
+
+    Raises LockStale if the committed files are out of date.
+    """
     refuse_one_file(selected, output, "oci")
     images = []
     for item in selected:
@@ -43,19 +47,19 @@ def build_all(
             digest = layout.write(place, _images(built, item.arches), item.name, reporter=console)
         images.append(_summary(layout.read(place)))
         console.info(
-            f"{item.name}: {images[-1].size / 1e9:.2f} GB in {place}, {digest}; it has the files "
-            "of imgbuild's image, but other layers (imgbuild diff --builder docker)"
+            f"{item.name}: {images[-1].size / 1e9:.2f} GB in {place}, {digest}; same files as in "
+            "imgbuild's image, in other layers (to compare, run: imgbuild diff --builder docker)"
         )
     return images
 
 
 @contextlib.contextmanager
 def temporary(session: Session, item: Selected, *, dated: bool = False) -> Iterator[Layout]:
-    """A layout of the image of a target, built with Docker; removed at the end.
+    """A temporary layout with the image of a target, built with Docker.
 
-    Unless `dated`, files have the time at which they were written, which saves BuildKit from
-    compressing each layer a second time. LockStale if the committed files do not match the lock,
-    InputError in the catalogue, which has no Dockerfiles.
+    Unless `dated` is set, files have the time of the build, so that BuildKit compresses each layer
+    only once. Raises LockStale if the committed files do not match the lock, InputError in the
+    catalogue, which has no Dockerfiles.
     """
     project, target = session.project, item.name
     project.require_writable(COMMAND)

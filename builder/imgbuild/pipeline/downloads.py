@@ -1,4 +1,4 @@
-"""The downloads of `lock`, computed before the first request, for the progress bar."""
+"""Computes the downloads of `lock` for the progress bar, before the first request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from imgbuild.values import Digest, Sha256
 
 
 class Downloads(msgspec.Struct, frozen=True, kw_only=True):
-    """The downloads for several locks: all files, and by target those that later ones reread."""
+    """The downloads for several locks: all files, and by target the files to read again."""
 
     transfer: Transfer
     missing: frozenset[Sha256]
@@ -31,7 +31,7 @@ class Downloads(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> Downloads:
-    """All downloads that locking `locks` in this order needs; each file is counted once."""
+    """All downloads for locking `locks` in this order. Each file is counted once."""
     named: dict[Sha256, Input] = {}
     needed: dict[str, set[Sha256]] = {}
     seen: set[Digest] = set()  # layers read for an earlier one of `locks`
@@ -60,9 +60,9 @@ def downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> Downlo
 
 
 def recorded_layers(project: Project, lock: Lock, inputs: Inputs) -> Records:
-    """The records of the project, and cached ones of the base of `lock`.
+    """The layer records of the project, and cached records of the base of `lock`.
 
-    Records of a published target are in its lock.
+    Records of a published target are part of the lock.
     """
     project_records = records.read_records(project.images)
     others = {*project_records.layers, *published_layers(lock)}
@@ -76,7 +76,7 @@ def recorded_layers(project: Project, lock: Lock, inputs: Inputs) -> Records:
 
 
 def layers_to_read(project: Project, lock: Lock, inputs: Inputs) -> tuple[list[Layer], list[Layer]]:
-    """The layers of `lock` with unknown digests, and others with unknown file tables."""
+    """The layers of `lock` with unknown digests, and the layers with unknown file tables."""
     layers = {layer.id: layer for arch in lock.arch for layer in plan(lock, arch).layers}
     recorded = {*recorded_layers(project, lock, inputs).layers, *published_layers(lock)}
     unknown = [layer for layer in layers.values() if layer.id not in recorded]
@@ -85,13 +85,13 @@ def layers_to_read(project: Project, lock: Lock, inputs: Inputs) -> tuple[list[L
 
 
 def _layers(project: Project, lock: Lock, inputs: Inputs) -> list[Layer]:
-    """The layers of `lock` whose inputs have to be read."""
+    """The layers of `lock` whose inputs must be read."""
     unknown, rest = layers_to_read(project, lock, inputs)
     return [*unknown, *rest, *folders.unread(lock, inputs.store)]
 
 
 def _unread(lock: Lock, inputs: Inputs) -> set[Sha256]:
-    """The wheels and Debian packages of `lock` that the audit has to read as whole files."""
+    """The wheels and Debian packages of `lock` that the audit must read as whole files."""
     hashes: set[Sha256] = set()
     with Library(inputs.store) as library:
         for resolution in lock.arch.values():

@@ -1,4 +1,4 @@
-"""The sources of inputs of locks and builds in a session."""
+"""Opens the cache and the sources of inputs for locks and builds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from imgbuild.system.console import console
 
 
 def open_inputs(session: Session, *, locking: bool = False) -> Inputs:
-    """The cache and its sources; InputError if a mirror setting is unreadable.
+    """Open the cache and the sources of inputs.
 
-    A lock is created from the indexes, so that a mirror is then never the only source.
+    Locks are created from the indexes, even if the mirror is set as the only source.
+
+    Raises InputError if a mirror setting is unreadable.
     """
     named = mirror.find(
         session.project.root, session.options.mirror, only=session.options.mirror_only

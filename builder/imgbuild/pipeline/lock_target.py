@@ -1,12 +1,12 @@
-"""Locks one target: solve, audit, learn, plan, digests, and files on disk.
+"""Locks a target: solves, audits, learns constraints, computes digests, and writes files.
 
 resolve → audit → lock → plan → fetch → assemble (digests only) → conflicts → audit → digests
 
-`resolve_target` ends with the lock, so that the downloads of several targets can be added up.
+`resolve_target` ends with the lock, so that the downloads of several targets can be summed.
 
-Shared objects and GPU code need whole files: they are audited after the download. If this yields a
-new constraint, the target is resolved again; an error that yields none fails the target, and
-nothing is written.
+Shared objects and GPU code are audited after the download, because whole files are needed. If an
+error yields a new constraint, the target is resolved again. Otherwise the target fails, and nothing
+is written.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ SITE_PACKAGES: Final = "/site-packages"
 
 
 def resolve_target(project: Project, name: str, inputs: Inputs) -> Lock:
-    """The lock of target `name`, from METADATA and Python code; no file is downloaded.
+    """Resolve the lock of target `name` from METADATA and Python code, without downloading files.
 
-    Learned constraints are kept even if the target fails, since they are facts about the packages.
+    Learned constraints are kept even if the target fails, because they apply to the packages.
     """
     matrix = inputs.matrix
 
@@ -83,10 +83,10 @@ def resolve_target(project: Project, name: str, inputs: Inputs) -> Lock:
 def lock_target(
     project: Project, lock: Lock, inputs: Inputs, *, processes: int, drop: bool
 ) -> tuple[Lock, TargetDigests]:
-    """Write the digests of `lock` from `resolve_target`; resolve again after new constraints.
+    """Write `lock` and its digests. After new constraints, the target is resolved again.
 
-    Files are written only on success. `drop` removes each downloaded file from the cache once its
-    layer's digests are known.
+    Files are written only on success. `drop` removes downloaded files from the cache once the
+    digests of their layers are known.
     """
     name = lock.target
     while True:
@@ -113,10 +113,10 @@ def lock_target(
 
 
 def _audited(project: Project, lock: Lock, inputs: Inputs, *, drop: bool) -> list[Report] | None:
-    """Reports of the audit without errors; None if it yielded new constraints, else AuditFailed.
+    """The reports of an audit without errors. None if the audit yielded new constraints.
 
-    For an extension only checks that need complete files remain: the published packages were
-    audited before, and the others in `resolve_target`.
+    For an extension, only checks that need complete files are run, because other checks are part of
+    `resolve_target` or of the published lock. Raises AuditFailed for other errors.
     """
     recorded = published.known_constraints(inputs.matrix, project.images)
     checks = [check for check in CHECKS if lock.extends is None or check not in READABLE]
@@ -138,19 +138,22 @@ def _audited(project: Project, lock: Lock, inputs: Inputs, *, drop: bool) -> lis
 
 
 def refuse_mode(lock: Lock) -> None:
-    """InputError if an image would be labelled with kernels of a missing FlashInfer."""
+    """Raise InputError if the matrix sets a FlashInfer mode but the package is missing."""
     for arch, resolution in lock.arch.items():
         if flashinfer.contradicted(lock.flashinfer, resolution.versions):
             message = (
-                f"{lock.target}: the matrix has flashinfer: {lock.flashinfer}, but "
-                f"{flashinfer.PACKAGE} is not among its packages on {arch}"
+                f"{lock.target}: the matrix has flashinfer: {lock.flashinfer}, but no package "
+                f"{flashinfer.PACKAGE} on {arch}"
             )
-            hint = 'set mode: "off"; if another package needs a compiler, add it to requires:'
+            hint = (
+                'set mode: "off", or if another package needs a compiler, add FlashInfer to '
+                "requires:"
+            )
             raise InputError(message, hint=hint)
 
 
 def refuse_errors(target: str, reports: Iterable[Report]) -> None:
-    """AuditFailed, with every error, if one of `reports` has any."""
+    """Raise AuditFailed with all errors in `reports`, if any."""
     errors = [
         (report.arch, finding)
         for report in reports
@@ -169,7 +172,7 @@ def refuse_errors(target: str, reports: Iterable[Report]) -> None:
 
 
 def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
-    """FilesDisagree if two wheels of one image ship the same path with different contents."""
+    """Raise FilesDisagree if two wheels of an image have the same path with different contents."""
     for arch in lock.arch:
         tables = inputs.file_tables(lock, plan(lock, arch).layers)
         file_conflicts = [
@@ -181,8 +184,8 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
             lines = "\n  ".join(str(conflict) for conflict in file_conflicts)
             message = f"{lock.target} {arch}: packages have conflicting files:\n  {lines}"
             hint = (
-                "in matrix.yaml, omit one of the packages (`exclude:`) or only its files, with"
-                f" a reason, in the row {lock.target}:\n{drop_lines(lock, arch, file_conflicts)}"
+                "omit one of the packages with `exclude:`, or omit files with these lines in the "
+                "row {lock.target} of matrix.yaml:\n{drop_lines(lock, arch, file_conflicts)}"
             )
             raise FilesDisagree(message, hint=hint)
 
@@ -201,7 +204,7 @@ def _replaces_script(lock: Lock, arch: Arch, conflict: PathConflict) -> bool:
 
 
 def drop_lines(lock: Lock, arch: Arch, file_conflicts: Iterable[PathConflict]) -> str:
-    """Lines of `matrix.yaml` that omit the conflicting files of one package each.
+    """Lines for `matrix.yaml` that omit the conflicting files of one of the packages.
 
     Packages of a published target cannot change: a package that was added is preferred. Those of
     the project itself keep their files.
@@ -265,7 +268,7 @@ def _locked_layers(
 
 
 def _save(project: Project, added: Records, inputs: Inputs) -> Records:
-    """Add records to those of the project, to which another process may add at the same time."""
+    """Add records to those of the project. Other processes can add records at the same time."""
     with inputs.store.exclusive(f"records-{sha256(str(project.images).encode())}"):
         before = records.read_records(project.images)
         merged = records.merge(before, [added])
@@ -275,7 +278,7 @@ def _save(project: Project, added: Records, inputs: Inputs) -> Records:
 
 
 def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
-    """Read facts from complete files while these are available, for audit and SBOM."""
+    """Read the facts for audit and SBOM that need complete files, while these are available."""
     read_elf_facts(layers, inputs)
     files = [file for layer in layers for file in layer.recipe.contents]
     packages.look(
@@ -284,7 +287,7 @@ def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
 
 
 def read_elf_facts(layers: Iterable[Layer], inputs: Inputs) -> None:
-    """Read the shared objects of the layers' wheels for the audit, while they are available."""
+    """Read the shared objects in the wheels of layers for the audit, while files are available."""
     files = [file for layer in layers for file in layer.recipe.contents]
     wheels = [file for file in files if isinstance(file, Wheel)]
     with Library(inputs.store) as library:

@@ -1,4 +1,4 @@
-"""Requirements of locked packages without a record, read only from METADATA."""
+"""Reads the requirements of locked packages without a record from METADATA."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from imgbuild.values import Sha256, normalize
 
 
 def read(lock: Lock, wheels: Sequence[Wheel], inputs: Inputs) -> dict[Sha256, Package]:
-    """The records of `wheels` of `lock`, from the cache or the index.
+    """Read the requirements of `wheels` of `lock` from the cache or the index.
 
-    FetchFailed if METADATA is not available, also offline. A wheel that would have to be built
-    first is skipped with a warning.
+    Raises FetchFailed if METADATA is not available. A wheel that is not built yet is skipped with a
+    warning.
     """
     files = {wheel.sha256: wheel for wheel in wheels}
     records = packages.look(files.items(), inputs.store)
@@ -47,7 +47,7 @@ def read(lock: Lock, wheels: Sequence[Wheel], inputs: Inputs) -> dict[Sha256, Pa
 def requirements(
     wheels: Sequence[Wheel], records: Mapping[Sha256, Package]
 ) -> dict[str, Sequence[str]]:
-    """Package → the requirements of its wheel; packages without a record are omitted."""
+    """The requirements of wheels by package, without packages that have no record."""
     return {
         normalize(wheel.package): records[wheel.sha256].requires or ()
         for wheel in wheels
@@ -56,7 +56,7 @@ def requirements(
 
 
 def _fetch(lock: Lock, wheels: Sequence[Wheel], http: Ranges, inputs: Inputs) -> None:
-    """Read METADATA of `wheels` on their indexes; the cache keeps it."""
+    """Read METADATA of `wheels` on their indexes into the cache."""
     title = f"reading requirements of {count(len(wheels), 'package')} of {lock.target}"
     with console.progress(title, len(wheels), unit="packages") as bar:
 

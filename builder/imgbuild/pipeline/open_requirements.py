@@ -1,7 +1,7 @@
 """Resolves requirements without versions with uv, so that they can be audited.
 
-The result is that of an installation now: matrix rules and learned constraints are ignored, so that
-the audit reports problems of such an installation.
+The result is that of an installation with pip or uv. Rules of the matrix and learned constraints
+are ignored, so that the audit reports the problems of this installation.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from imgbuild.system.amounts import count
 
 
 class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
-    """Exact versions of all packages, and the CUDA release implied by the files, "" for none.
+    """Exact versions of all packages, and the CUDA release implied by the files, or "".
 
-    `indexes` are the indexes in the files from which packages come. `exempt` are packages that the
-    files override, with the places.
+    `indexes` are the used indexes of the files. `exempt` are packages that the files override, with
+    the places.
     """
 
     listed: PinList
@@ -43,7 +43,7 @@ class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_indexes(listed: PinList, request: SetRequest, matrix: Callable[[], Matrix]) -> SetRequest:
-    """The request with declared indexes that have packages missing on the default index.
+    """Add the declared indexes that have packages missing on the default index to the request.
 
     A local version (`+cu124`) counts as its public version.
     """
@@ -70,22 +70,22 @@ def _file_indexes(
 
 
 def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix]) -> SolvedPins:
-    """A version for each package required by `declared`, including dependencies.
+    """Find a version for each package required by `declared`, including dependencies.
 
-    URL requirements are not resolved: the version of a wheel is the one in its file name. `matrix`
-    is read if files name indexes. NoSolution if no set of versions is possible with the wheels of
-    the index.
+    URL requirements are not resolved, because the version of a wheel is part of its file name.
+    `matrix` is read if files name indexes. Raises NoSolution if no set of versions is possible with
+    the wheels of the index.
     """
     markers = request.machine.markers
     demands = split(declared, markers)
     if not demands.named and not demands.addressed:
         message = f"{', '.join(declared.files)}: no requirements found"
-        raise InputError(message, hint="use a file that requires packages")
+        raise InputError(message, hint="specify a file that requires packages")
     day = declared.cut_off.day if declared.cut_off is not None else today()
     opened = [item for item in demands.named if item.pin is None]
     request.context.reporter.info(
-        f"{len(opened)} of {count(len(demands.named), 'package')} have no exact version: resolving "
-        f"all of them from files uploaded before {day}"
+        f"{len(opened)} of {count(len(demands.named), 'package')} have no exact version; "
+        f"resolving all packages from files uploaded before {day}"
     )
     of_files = _file_indexes(declared.indexes, demands.named, request, matrix)
     indexes = indexes_of(msgspec.structs.replace(request, indexes=of_files))
@@ -108,7 +108,10 @@ def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix])
         machine = request.machine
         message = f"no versions are compatible with Python {machine.python} on {machine.arch}"
         reasons = refusal.of_resolver(str(error))
-        hint = "change the requirements, or use another --python; only wheels are considered"
+        hint = (
+            "change the requirements, or use another --python; packages without wheels are not "
+            "considered"
+        )
         raise NoSolution(message, reasons=reasons, hint=hint) from error
     extras = {item.package: item.extras for item in demands.named}
     solved = {
@@ -130,12 +133,15 @@ def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix])
 
 
 def _addressed(items: Sequence[PackageDemand]) -> tuple[dict[str, Pin], tuple[Unread, ...]]:
-    """The pins of wheels by URL, and the requirements without a known version."""
+    """Split URL requirements into pins of wheels, and requirements without a known version."""
     pins, unread = {}, []
     for item in items:
         version = addresses.wheel_version(item.source)
         if version is None:
-            why = "neither a wheel nor a package of the index, so its version is unknown"
+            why = (
+                "the version is unknown, because the requirement is neither a wheel nor a "
+                "package on the index"
+            )
             unread.append(Unread(what=str(item), why=why, required=True))
         else:
             pins[item.package] = Pin(version=str(version), url=item.source, extras=item.extras)

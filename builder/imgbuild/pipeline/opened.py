@@ -15,10 +15,10 @@ from imgbuild.system.console import console
 
 
 def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
-    """The project of `matrix`, see `project_paths.find`; with -v it reports the catalogue.
+    """Find the project of `matrix` as in `project_paths.find`. With -v, the catalogue is reported.
 
-    If a user's project has none of the targets `names` (or patterns), it is the catalogue, if that
-    has all of them and `matrix` is not a file.
+    Returns the catalogue if `matrix` is not a file, a user's project has none of the targets
+    `names` (or patterns), and the catalogue has all of them.
     """
     opened_project = project_paths.find(matrix)
     if matrix is None and names and opened_project.writable:
@@ -43,14 +43,14 @@ def _project_with_targets(project: Project, names: Sequence[str]) -> Project:
 
 
 def targets(project: Project) -> list[str]:
-    """The targets of a project's matrix, locked or not."""
+    """The targets of a project's matrix, including targets without a lock."""
     from imgbuild.lock import published  # reads YAML, which most commands do not need
 
     return list(published.load(project.matrix).targets)
 
 
 def report_templates(project: Project) -> None:
-    """Report templates of the project that replace imgbuild's, for commands that render them."""
+    """Report templates of the project that replace templates of imgbuild."""
     names = templates.project_templates(project.images)
     if names:
         folder = project.images / templates.FOLDER
@@ -59,5 +59,5 @@ def report_templates(project: Project) -> None:
 
 @functools.cache
 def _report(folder: Path) -> None:
-    """Print the place of the catalogue, once in a process."""
+    """Print the folder of the catalogue, once per process."""
     console.detail(f"targets from the catalogue of imgbuild {__version__}: {folder}")

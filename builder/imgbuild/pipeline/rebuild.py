@@ -41,9 +41,10 @@ class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) -> RebuildOrigin:
-    """The lock in the folder `text`, else the one attached to the image of that reference.
+    """Read the lock in the folder `text`, or the lock attached to the image `text`.
 
-    NothingSelected if there is none, IntegrityError if it belongs to another image.
+    Raises NothingSelected if the lock is missing, and IntegrityError if it belongs to another
+    image.
     """
     folder = Path(text)
     if folder.is_dir():
@@ -53,7 +54,7 @@ def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) 
         )
     if text.startswith((".", "/")):
         message = f"{text}: no such folder"
-        raise InputError(message, hint="use a folder with a lock.json, or HOST/REPOSITORY:TAG")
+        raise InputError(message, hint="specify a folder with a lock.json, or HOST/REPOSITORY:TAG")
     reference = parse(text)
     if not reference.target:
         message = f"{text} has no tag or digest"
@@ -78,7 +79,7 @@ def build(
     arches = of_machine(origin.arches) if arches is None else arches
     absent = [arch for arch in arches if arch not in origin.arches]
     if absent:
-        message = f"{origin.place} is not for {', '.join(absent)}, but {', '.join(origin.arches)}"
+        message = f"{origin.place} has no {', '.join(absent)}, only {', '.join(origin.arches)}"
         raise NothingSelected(message, hint="omit --arch, or use another image")
     chosen = tuple(arch for arch in origin.arches if not arches or arch in arches)
     layout = require_below(Path.cwd(), Path.cwd() / "build" / name)
@@ -102,11 +103,11 @@ def build(
 
 
 def _published(reference: Reference, client: Client) -> RebuildOrigin:
-    """The lock attached to a published image, which must belong to that image."""
+    """Read the lock attached to a published image, and check that it belongs to the image."""
     descriptor = client.resolve(reference)
     if descriptor is None:
         message = f"{reference}: no such image"
-        raise FetchFailed(message, hint="check the name: imgbuild registry ls HOST/REPOSITORY")
+        raise FetchFailed(message, hint="to list images, run: imgbuild registry ls HOST/REPOSITORY")
     artifacts = artifact_store.find(
         client, reference.repository, descriptor.digest, bundle.ARTIFACT_TYPE
     )
@@ -127,11 +128,14 @@ def _published(reference: Reference, client: Client) -> RebuildOrigin:
     if refused is not None:
         raise refused
     message = f"{reference} ({descriptor.digest}) has no lock attached"
-    raise NothingSelected(message, hint="only images that imgbuild pushed have one")
+    raise NothingSelected(message, hint="use an image that was pushed by imgbuild")
 
 
 def _arches(lock_bundle: LockBundle, digest: Digest, place: str) -> tuple[Arch, ...]:
-    """The architectures of `lock_bundle` in the image `digest`; IntegrityError if there is none."""
+    """The architectures of `lock_bundle` in the image `digest`.
+
+    Raises IntegrityError if there is none.
+    """
     every = tuple(lock_bundle.lock.arch)
     for arches in (every, *((arch,) for arch in every)):
         if (
@@ -140,8 +144,10 @@ def _arches(lock_bundle: LockBundle, digest: Digest, place: str) -> tuple[Arch, 
         ):
             return arches
     locked = lock_bundle.target_digests.digest
-    message = f"{place} is the lock of {locked}, but is attached to {digest}"
-    raise IntegrityError(message, hint="another image's lock was attached: do not trust it")
+    message = f"{place}: the lock of {locked} is attached to {digest}"
+    raise IntegrityError(
+        message, hint="do not trust this lock, because it belongs to another image"
+    )
 
 
 def _inputs(origin: RebuildOrigin, options: Options) -> Inputs:

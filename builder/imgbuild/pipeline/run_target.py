@@ -1,7 +1,7 @@
-"""The image of a target for `imgbuild run`: finds or builds it, and runs the command in it.
+"""Finds or builds the image of a target for `imgbuild run`, and runs the command in it.
 
-Modules that build or convert an image are imported only for a build: most runs find the image, and
-start in a third of the time.
+Modules that build or convert an image are imported only for a build, because other runs start in a
+third of the time without them.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ BELOW_CACHE = ("PYTHONPYCACHEPREFIX", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_D
 
 
 class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The image of the target `name` in the layout `place`, or the data to build it.
+    """The image of the target `name` in the layout `place`, or its lock if it must be built.
 
-    `layout` is None if the image is not built, or is not that of the lock.
+    `layout` is None if the image is not built, or does not match the lock.
     """
 
     name: str
@@ -56,17 +56,17 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def arches(self) -> tuple[Arch, ...]:
-        """The available architectures: of the lock, else of the layout."""
+        """The architectures of the lock, else of the layout."""
         if self.locked is not None:
             return tuple(self.locked.target_digests.arch)
         return tuple(self.layout.images) if self.layout is not None else ()
 
     def built(self, arch: Arch) -> Layout | None:
-        """The layout, if it has the image on `arch`."""
+        """The layout, if it contains the image for `arch`."""
         return self.layout if self.layout is not None and arch in self.layout.images else None
 
     def config(self, arch: Arch) -> CommandConfig:
-        """The command configuration of the image on `arch`, built or not."""
+        """The configuration for commands in the image for `arch`, even if it is not built."""
         built_layout = self.built(arch)
         if built_layout is not None or self.locked is None:
             return run_in_image.running(built_layout or layout.read(self.place), arch)
@@ -82,9 +82,9 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(session: Session, name: str, folder: Path | None) -> RunTarget:
-    """The image of `name` in the layout `folder`, or in the default one; builds nothing.
+    """Find the image of `name` in the layout `folder`, or in the default layout.
 
-    An image without a current lock is used unchanged. LockStale if it is not built either.
+    An image without a current lock is used unchanged. Raises LockStale without image and lock.
     """
     if folder is not None:
         built = built_layout(session, name, folder)
@@ -108,18 +108,18 @@ def find(session: Session, name: str, folder: Path | None) -> RunTarget:
 
 
 def built(session: Session, target: RunTarget, arch: Arch) -> Layout:
-    """The layout with the image on `arch`, which is built if missing or out of date."""
+    """The layout with the image for `arch`. The image is built if missing or out of date."""
     there = target.built(arch)
     if there is not None or target.locked is None:
         return there or built_layout(session, target.name, target.place)
     from imgbuild.pipeline.build import build_all
 
     lock, target_digests = target.locked.lock, target.locked.target_digests
-    state = "not built for the current lock" if target.place.exists() else "not built"
+    state = "out of date" if target.place.exists() else "not built"
     size = download_size(lock, target_digests, arch, Store.open(reporter=console))
     console.info(
-        f"{target.name} is {state}: building it,"
-        f" {f'{size / 1e6:,.0f} MB to download' if size else 'nothing to download'}"
+        f"building {target.name}, which is {state}; "
+        f"{f'{size / 1e6:,.0f} MB to download' if size else 'nothing to download'}"
     )
     item = Selected(name=target.name, target=session.matrix.targets[target.name], arches=(arch,))
     build_all(session, [item], None)
@@ -127,7 +127,7 @@ def built(session: Session, target: RunTarget, arch: Arch) -> Layout:
 
 
 def download_size(lock: Lock, target_digests: TargetDigests, arch: Arch, store: Store) -> int:
-    """The bytes of the inputs of a build on `arch` missing in `store`, less partial downloads."""
+    """The number of bytes to download for a build on `arch`."""
     from imgbuild.assemble.mirror_items import inputs, lacking
     from imgbuild.cache.transfer import begun
 
@@ -153,9 +153,9 @@ def run(
     capture: bool,
     kernel_cache: bool,
 ) -> CommandResult:
-    """Run the command of `request` in the image, which is built and loaded if missing.
+    """Run the command in `request` in the image. The image is built and loaded if missing.
 
-    With `kernel_cache` compiled kernels are kept in the cache for the next run.
+    With `kernel_cache`, compiled kernels are kept in the cache for later runs.
     """
     store = Store.open(reporter=console)
     if through == "apptainer":
@@ -167,7 +167,7 @@ def run(
     chosen = run_in_image.choose(through, reporter=console)
     if chosen is not None and not engine.local(chosen):
         console.warn(
-            f"{chosen.kind} is on another machine: mounts refer to folders of that machine"
+            f"{chosen.kind} runs on another machine, so mounts refer to folders on that machine"
         )
     layout_built = built(session, target, arch)  # before the folder is made: this prunes the cache
     if kernel_cache and (chosen is None or engine.local(chosen)):
@@ -188,11 +188,11 @@ def run(
 def _with_kernel_cache(
     target: RunTarget, arch: Arch, request: ContainerRequest, store: Store, *, make: bool
 ) -> ContainerRequest:
-    """`request` with a folder of the cache mounted at the cache path of the image on `arch`.
+    """Add a mount of the kernel cache at the cache path of the image to `request`.
 
-    Nothing is mounted if the path has another mount, if neither lock nor image has the path, or for
-    another user, who could not write there. With `make` the folder is created, otherwise its
-    absence is reported.
+    Nothing is mounted if the path has another mount, if neither lock nor image has the path, or if
+    another user runs the command. With `make`, the folder is created. Otherwise, a missing folder
+    is reported.
     """
     if request.user is not None:
         return request
@@ -212,7 +212,7 @@ def _with_kernel_cache(
         return request
     folder = store.kernels(manifest, make=make)
     if not folder.exists():
-        console.info(f"create the folder of the mounted kernel cache first: mkdir -p {folder}")
+        console.info(f"to create the folder for the kernel cache first, run: mkdir -p {folder}")
     mount = Mount(source=folder, target=place)
     return msgspec.structs.replace(request, mounts=(*request.mounts, mount))
 
@@ -225,26 +225,25 @@ def command(
     through: str | None,
     kernel_cache: bool,
 ) -> EngineCommand:
-    """The command line of the engine: by default the running one, else Docker.
+    """The command line for the engine. Default: the running engine, else Docker.
 
-    InputError for a root folder, which needs more than one command.
+    Raises InputError for a root folder, which needs more than one command.
     """
     if through == "root":
         message = (
-            "--dry-run --through root: imgbuild unpacks the layers, runs the command in its own"
-            " namespaces, and removes the root folder at the end, for which there is no single"
-            " command"
+            "--dry-run --through root is not supported, because no single command can unpack the "
+            "layers, run the command in namespaces, and remove the root folder"
         )
-        hint = (
-            "in a script, use the command without --dry-run; or --through docker, podman, apptainer"
-        )
+        hint = "omit --dry-run, or specify --through docker, podman or apptainer"
         raise InputError(message, hint=hint)
     if kernel_cache:
         request = _with_kernel_cache(target, arch, request, Store.open(), make=False)
     if through == "apptainer":
         _report_ignored(request, through)
         if not _sif_path(target).exists():
-            console.info(f"create the image first: imgbuild build {target.name} --format sif")
+            console.info(
+                f"to create the image first, run: imgbuild build {target.name} --format sif"
+            )
         return arguments.apptainer(request, "apptainer", _sif_path(target))
     chosen = engine.find(through, reporter=console)
     kind: Kind = (
@@ -260,7 +259,7 @@ def command(
     if chosen is None or engine.inspect(chosen, reference) is None:
         steps = [*(() if target.layout else ("build",)), "load"]
         first = "; ".join(f"imgbuild {step} {target.name}" for step in steps)
-        console.info(f"the image for {kind} is missing; create it with: {first}")
+        console.info(f"the image for {kind} is missing; to create it, run: {first}")
     return run_in_image.engine_command(kind, kind, request, reference, rootless=rootless)
 
 
@@ -277,7 +276,7 @@ def _sif_path(target: RunTarget) -> Path:
 
 
 def _sif(session: Session, target: RunTarget, arch: Arch) -> Path:
-    """The SIF of the image next to its layout, created unless current."""
+    """The SIF file next to the layout, created if missing or out of date."""
     from imgbuild.sif import convert, files
 
     source, path = built(session, target, arch), _sif_path(target)

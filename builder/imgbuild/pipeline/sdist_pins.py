@@ -1,4 +1,4 @@
-"""Audits the code of pins that are available only as an sdist (separate: one kind of pin)."""
+"""Reads the code of pins that are available only as an sdist (separate: one kind of pin)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class SdistPins(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def packages(self) -> frozenset[str]:
-        """The packages that were read."""
+        """The names of the packages that were read."""
         return frozenset(wheel.package for wheel, _ in self.wheels)
 
 
 def read_sdists(pins: Iterable[str], indexes: Indexes, context: Context) -> SdistPins:
-    """The code of pins (`name==version`) from their sdists; those without one are skipped."""
+    """Read the code of pins (`name==version`) from sdists. Pins without an sdist are skipped."""
     sdists: dict[str, tuple[str, LockedFile, str]] = {}
     for pin in pins:
         package, _, version = pin.partition("==")

@@ -1,4 +1,4 @@
-"""A project with its matrix read, and the targets that a command line selects in it."""
+"""Reads the matrix of a project, and selects its targets."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from imgbuild.values import Arch
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a session: processes, network access, repeated checks.
+    """Options of a session for processes, network access and repeated checks.
 
-    `mirror` is the mirror for this run, `mirror_only` uses no other server; both default to the
-    settings. `plain_http` are registries without TLS.
+    `mirror` is the mirror for this run, and `mirror_only` disables other servers. The defaults are
+    those of the settings. `plain_http` are registries without TLS.
     """
 
     jobs: int = 1
@@ -44,9 +44,9 @@ def select_in(
     everything: bool = False,
     arches: Sequence[Arch] = (),
 ) -> list[Selected]:
-    """Like `select` in the matrix of `own`.
+    """Select targets in the matrix of `own`, as `select` does.
 
-    NothingSelected names this matrix, and matches in the catalogue.
+    The message of NothingSelected contains the matrix, and matches in the catalogue.
     """
     try:
         return select(matrix, patterns, everything=everything, arches=arches)
@@ -59,9 +59,8 @@ def select_in(
             if found and not any(fnmatchcase(name, pattern) for name in matrix.targets):
                 message = f"no target matches {pattern} in {own.matrix}"
                 hint = (
-                    f"the catalogue of imgbuild has {found[0]}: use it with"
-                    f" `--matrix {CATALOGUE / MATRIX}`, or extend it in another folder:"
-                    f" `imgbuild init --extends {found[0]}`"
+                    f"to use {found[0]} of the catalogue, add `--matrix {CATALOGUE / MATRIX}`, or "
+                    f"in another folder, run `imgbuild init --extends {found[0]}`"
                 )
                 raise NothingSelected(message, hint=hint) from error
         message = f"{error.message} in {own.matrix}"
@@ -69,7 +68,7 @@ def select_in(
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A project with its matrix read, and the options."""
+    """A project with its matrix, and options."""
 
     project: Project
     matrix: Matrix
@@ -78,10 +77,12 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     def select(
         self, patterns: Sequence[str], *, everything: bool = False, arches: Sequence[Arch] = ()
     ) -> list[Selected]:
-        """The targets that match the patterns, with their architectures; NothingSelected if none.
+        """Select targets that match the patterns, with their architectures.
 
         A target without a lock that needs more than the default index is skipped with a message,
         unless it is named explicitly.
+
+        Raises NothingSelected if no target matches.
         """
         chosen = select_in(
             self.project, self.matrix, patterns, everything=everything, arches=arches
@@ -94,9 +95,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 def open_session(
     named: Path | None, options: Options | None = None, names: Sequence[str] = ()
 ) -> Session:
-    """Find and read the matrix; InputError with all of its problems.
+    """Find and read the matrix.
 
-    The matrix of the catalogue is used for `names` found only there, see `open_project`.
+    If only the catalogue has `names`, its matrix is used, as in `open_project`.
+
+    Raises InputError with all problems in the matrix.
     """
     project = open_project(named, names)
     if project.writable and project.half_updated:
@@ -109,9 +112,9 @@ def open_session(
 
 
 def built_layout(session: Session, name: str, folder: Path | None) -> Layout:
-    """The layout of `name` that was built; InputError if there is none."""
+    """The layout with the image of `name`. Raises InputError if there is none."""
     place = folder or session.project.output(name)
     if not place.exists():
         message = f"{place}: {name} is not built"
-        raise InputError(message, hint=f"imgbuild build {name}")
+        raise InputError(message, hint=f"run imgbuild build {name}")
     return layout.read(place)

@@ -1,6 +1,7 @@
-"""Packages without wheels: those that compile CUDA code, and those that can be built.
+"""Finds packages without wheels, and distinguishes packages with CUDA code from buildable ones.
 
-For `init`, `add` and `lock`: compatible wheels by URL, requiring packages, and alternatives.
+Advice for `init`, `add` and `lock` lists compatible wheels by URL, requiring packages, and
+alternatives.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LEFT_OUT = "exclude it in matrix.yaml: exclude: {%s: REASON}"
 
 
 def named(blocked: Sequence[Obstacle], pages: IndexPages) -> list[Obstacle]:
-    """`blocked`, with another reason for packages that are placeholders or need a compiler."""
+    """Replace the reasons in `blocked` for packages that are placeholders or need a compiler."""
     reasons = {"placeholder": sdist_code.PLACEHOLDER, "native": sdist_code.NATIVE}
     return [
         msgspec.structs.replace(each, reason=reasons[code])
@@ -42,7 +43,7 @@ def named(blocked: Sequence[Obstacle], pages: IndexPages) -> list[Obstacle]:
 
 
 def split(blocked: Sequence[Obstacle], pages: IndexPages) -> tuple[list[Obstacle], dict[str, str]]:
-    """The `blocked` packages that compile CUDA code; and package → reason of pure Python ones."""
+    """Split `blocked` into packages that compile CUDA code, and reasons by pure Python package."""
     cuda, sdists = [], {}
     for each in blocked:
         if source_only.is_source_project(each.package) and each.cause in ("source", "python"):
@@ -64,10 +65,10 @@ def advise(
     folder: Path,
     needed_by: Callable[[str], Sequence[str]],
 ) -> list[Advice]:
-    """Advice about packages that compile CUDA code, one for each of `cuda`.
+    """Advice for each package in `cuda`, which compile CUDA code.
 
-    `folder` is that of the project, whose imports are read; `needed_by` names the packages that
-    require one.
+    The imports in the project's `folder` are read. `needed_by` maps packages to the packages that
+    require them.
     """
     if not cuda:
         return []
@@ -154,7 +155,7 @@ def reasons(
     pages: IndexPages,
     tags: Tags,
 ) -> list[str]:
-    """Why `demands` of a row cannot be satisfied, with advice about packages without wheels."""
+    """The reasons against `demands` of a row, with advice about packages without wheels."""
     lock = row.published.lock
     pins = {**versions_of(lock), **row.requirements.pins, **row.row.pins}
     needs = WheelNeeds(

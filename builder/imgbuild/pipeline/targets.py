@@ -1,11 +1,11 @@
-"""Locks, checks and audits several targets, step by step; reports security updates.
+"""Locks and checks several targets, and reports security updates.
 
     lock:   resolve → audit → learn → resolve again → lock → plan → fetch → assemble (digests only)
             → audit of whole files → digests → render
     build:  lock and digests → plan → fetch → assemble → OCI layout
 
-`lock_target` and `assemble.image_layout` have the steps of one target. This module
-locks targets one after another; `pipeline.build` builds them.
+`lock_target` and `assemble.image_layout` implement the steps for a single target. This module locks
+several targets, and `pipeline.build` builds several targets.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SHOWN_UPDATES = 5
 
 
 class LockResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of locking several targets: digests, and the errors of failed ones."""
+    """The result of locking several targets: digests, and errors by failed target."""
 
     target_digests: tuple[TargetDigests, ...]
     failed: dict[str, ImgbuildError]
@@ -60,10 +60,10 @@ class LockResult(msgspec.Struct, frozen=True, kw_only=True):
 def lock_all(
     session: Session, selected: Sequence[Selected], *, drop: bool, again: bool = True
 ) -> LockResult:
-    """Lock each target with its digests; a failure does not stop the others.
+    """Lock each target and compute its digests. After a failure, other targets are still locked.
 
-    `again=False` skips current locks: an interrupted run can be resumed. The error of a single
-    target is raised unchanged. InputError if the project is read-only.
+    If `again` is false, current locks are skipped, so that an interrupted run can be resumed. The
+    error of a single target is raised unchanged. Raises InputError if the project is read-only.
     """
     report_templates(session.project)
     session.project.require_writable("imgbuild lock")
@@ -73,7 +73,7 @@ def lock_all(
         *(images / item.name for item in selected),
         session.project.folder / bake.FILE,
     ]
-    files.require_writable(places, hint="work on a writable copy of the project")
+    files.require_writable(places, hint="use a writable copy of the project")
     inputs = open_inputs(session, locking=True)
     project, matrix, count = session.project, session.matrix, len(selected)
     done: dict[str, TargetDigests] = {}
@@ -140,7 +140,7 @@ def _explaining(session: Session, name: str, inputs: Inputs) -> Iterator[None]:
 
 
 def _explained(error: NoSolution, session: Session, name: str, inputs: Inputs) -> NoSolution:
-    """`error` with a short conflict and suggestions, if any; else unchanged."""
+    """Add a short conflict and suggestions to `error`, if any are found."""
     from imgbuild.resolve import explain
 
     recorded = published.known_constraints(session.matrix, session.project.images)
@@ -164,7 +164,7 @@ def _current(session: Session, name: str) -> TargetDigests | None:
 
 
 def check_all(session: Session, selected: Iterable[Selected]) -> list[TargetDigests]:
-    """The digests of the targets; LockStale if one does not follow from the matrix."""
+    """Read the digests of the targets. Raises LockStale if a lock or digest is out of date."""
     return [
         current.read_current(session.project, session.matrix, item.name)[1] for item in selected
     ]
@@ -184,9 +184,10 @@ def diff_all(
 
 
 def report_security_updates(locks: Iterable[tuple[Lock, Base]], context: Context) -> None:
-    """Report, once for each base, missing security updates of the Debian packages of `locks`.
+    """Report missing security updates of the Debian packages of `locks`, once for each base.
 
-    If the security suite is unreadable, only a detail message is printed: a lock does not need it.
+    If the security suite is unreadable, only a detail message is printed, because locks do not need
+    it.
     """
     seen: set[tuple[str, tuple[str, ...]]] = set()
     for lock, base in locks:
@@ -213,9 +214,9 @@ def _updates_text(
 
 
 def _refuse_impossible(name: str, inputs: Inputs) -> None:
-    """ImpossibleRequirements, with file, line and reason of each, for a row of a project.
+    """Raise ImpossibleRequirements, with file, line and reason of each requirement of a row.
 
-    Packages kept by `extends`, and those of other indexes than the default, are not looked up.
+    Packages kept by `extends`, and packages of other indexes than the default, are not looked up.
     """
     matrix, context = inputs.matrix, inputs.context
     row = published.project_row(matrix, name)
@@ -253,9 +254,9 @@ def _refuse_impossible(name: str, inputs: Inputs) -> None:
 
 
 def _unnamed(declared: Sequence[DeclaredName], names: Mapping[str, str]) -> list[str]:
-    """The repositories required without a name, with the entries for the row."""
+    """Lines on repositories that are required without a name, with entries for the row."""
     return [
-        f"{each.place}: {address} has no name: write it as {names[address]} @ …, or into the row:"
+        f"{each.place}: {address} has no package name; write {names[address]} @ …, or into the row:"
         f' names: {{"{address}": {names[address]}}}'
         for each in declared
         if (address := fetch.repository(each.name)) in names

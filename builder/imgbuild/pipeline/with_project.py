@@ -1,6 +1,6 @@
-"""`build --with-project`: adds the committed files of a project as a layer.
+"""Adds the committed files of a project to an image as a layer (`build --with-project`).
 
-The layer depends on the tree of the commit, the image on the lock and the commit.
+The layer depends on the tree of the commit. The image depends on the lock and the commit.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ SHOWN = 4  # limit of paths in a message
 def build(
     session: Session, selected: Sequence[Selected], output: Path | None, form: str
 ) -> list[BuiltImage]:
-    """Build each target from its lock, and write its image with the project's committed files.
+    """Build each target from its lock, and add the committed files of the project to the image.
 
-    InputError for a target that is not a row of a project, and for a project without a commit.
+    Raises InputError for a target that is not a row of a project, and for a project without a
+    commit.
     """
     for item in selected:
         if published.project_row(session.matrix, item.name) is None:
             message = f"--with-project: {item.name} is not a row of a project"
             hint = (
-                "run the command in the folder of a project: imgbuild init writes its matrix.yaml"
+                "run the command in the folder of a project; to create a project, run: imgbuild "
+                "init"
             )
             raise InputError(message, hint=hint)
     refuse_one_file(selected, output, form)
@@ -69,7 +71,7 @@ def build(
 def _with_layer(
     built: BuiltImage, committed: CommittedFolder, target: Path, name: str
 ) -> BuiltImage:
-    """Write the image `name` to the layout `target`: that of `built` with a layer of the files."""
+    """Write the image in `built` with an additional layer to the layout `target`, as `name`."""
     below = layout.read(built.output)
     store = Store.open(reporter=console)
     layout.refuse_others(target, name)
@@ -106,10 +108,12 @@ def _with_layer(
 def _layer(
     committed: CommittedFolder, workdir: str, store: Store, *, report: bool
 ) -> tuple[LayerRecord, Path]:
-    """The layer of the files below `workdir`, and its blob in the store."""
+    """Create the layer with the files below `workdir`, and store its blob."""
     if workdir in ("", "/"):
         message = f"--with-project: the image has no working folder (its WorkingDir is {workdir!r})"
-        raise InputError(message, hint="extend a target with `workdir`, such as /workspace")
+        raise InputError(
+            message, hint="extend a target that sets `workdir`, for example to /workspace"
+        )
     with store.scratch() as folder:
         committed_content = committed_files.files_of(committed, workdir, folder / "contents")
         if report:
@@ -122,7 +126,7 @@ def _layer(
 def _added(
     below: Layout, image: PlatformImage, record: LayerRecord, blob: Path, commit: str
 ) -> ImageFiles:
-    """`image` with one more layer, its history and the labels of the commit."""
+    """Add a layer, its history and labels with the commit to `image`."""
     config = msgspec.json.decode(image.config_data)
     config["rootfs"]["diff_ids"].append(record.diff_id)
     config.setdefault("history", []).append(
@@ -143,14 +147,12 @@ def _added(
 
 
 def _report(committed: CommittedFolder, content: CommittedFiles) -> None:
-    """Warn about all differences between the layer and the folder."""
+    """Warn about differences between the layer and the folder."""
     commit, folder = committed.commit[:12], committed.folder
     paths = committed_files.differences(committed, content)
     if paths:
         differ = f"{count(len(paths), 'file')} of {folder} {'differ' if paths[1:] else 'differs'}"
-        console.warn(
-            f"{differ} from commit {commit}, which is in the image: {first_of(paths, SHOWN)}"
-        )
+        console.warn(f"{differ} from commit {commit} in the image: {first_of(paths, SHOWN)}")
     if content.submodules:
         console.warn(f"submodules are not in the image: {first_of(content.submodules, SHOWN)}")
     if content.pointers:

@@ -1,1 +1,1 @@
-"""Images in a registry: push, pull, tag, list, delete old ones; the mirror of inputs."""
+"""Pushes, pulls, tags, lists and deletes images in a registry, and mirrors inputs."""

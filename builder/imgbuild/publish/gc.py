@@ -1,6 +1,6 @@
 """Deletes old dated images of a project's targets from a repository.
 
-A registry deletes manifests; its own garbage collection deletes the blobs.
+Only manifests are deleted. The registry's garbage collection deletes blobs.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from imgbuild.registry.client import Client
 
 AFTER = (
-    "the registry's own garbage collection frees the space; for docker-registry, while no push is"
-    " running: docker-registry garbage-collect CONFIG.yml"
+    "to free the space, run the registry's garbage collection; for docker-registry, while no "
+    "push is running: docker-registry garbage-collect CONFIG.yml"
 )
 THREADS = 8
 
 
 class OldImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image whose tags are all dated and old.
+    """An image with only old, dated tags.
 
-    `manifests` are those of its architectures, if it is an index and no other image has them;
-    `attached` are tags of signatures and SBOMs.
+    `manifests` are manifests of an index that no other image uses. `attached` are tags of
+    signatures and SBOMs.
     """
 
     digest: Digest
@@ -56,7 +56,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def locked(project: Project) -> frozenset[Digest]:
-    """The digests of all images of the locks of `project`; LockStale for a stale one."""
+    """The digests of all locked images of `project`. Raises LockStale if a lock is out of date."""
     digests: set[Digest] = set()
     for target in project.locked_targets():
         target_digests = image_digests.read_digests(
@@ -76,7 +76,7 @@ def find(
     retained: Collection[Digest],
     before: datetime.date,
 ) -> Sweep:
-    """The images whose tags are all of `targets` with a day earlier than `before`.
+    """The images with only tags of `targets` with a date before `before`.
 
     Images with one of the digests `retained` are excluded.
     """
@@ -99,7 +99,7 @@ def find(
 
 
 def delete(client: Client, repository: Repository, sweep: Sweep) -> Sweep:
-    """Delete the images of `sweep` and their attachments; returns the deleted ones.
+    """Delete the images in `sweep` and their attachments. Returns the deleted images.
 
     An image that was tagged again in the meantime is kept.
     """
@@ -122,14 +122,14 @@ def delete(client: Client, repository: Repository, sweep: Sweep) -> Sweep:
 
 
 def _delete_tag(client: Client, repository: Repository, tag: str) -> None:
-    """Delete the manifest of `tag`, unless the tag was removed."""
+    """Delete the manifest of `tag`, if the tag still exists."""
     attached = client.resolve(repository.tagged(tag))
     if attached is not None:
         client.delete(repository, attached.digest)
 
 
 def _listed(client: Client, repository: Repository, digest: Digest, _: Stop) -> tuple[Digest, ...]:
-    """The manifests that the index `digest` lists; none if it is a manifest."""
+    """The manifests in the index `digest`. Empty if `digest` is a manifest."""
     document = client.manifest(repository.with_digest(digest))
     if document.media_type not in LISTS:
         return ()
@@ -138,7 +138,7 @@ def _listed(client: Client, repository: Repository, digest: Digest, _: Stop) -> 
 
 
 def _attached(names: Iterable[str], digests: Iterable[Digest]) -> tuple[str, ...]:
-    """The tags in `names` that belong to one of the images `digests`."""
+    """The tags in `names` of attachments to the images `digests`."""
     belongs = {digest.removeprefix("sha256:") for digest in digests}
     tags = (name for name in names if (match := ATTACHED.fullmatch(name)) and match[1] in belongs)
     return tuple(sorted(tags))

@@ -1,4 +1,4 @@
-"""`registry ls`: images of a registry by tags, manifests and configurations; no layer is read."""
+"""Lists images in a registry by reading tags, manifests and configurations (`registry ls`)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class ListedPlatform(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedTag(msgspec.Struct, frozen=True, kw_only=True):
-    """One image of a repository. `target` and `versions` come from its labels.
+    """An image in a repository. `target` and `versions` are read from labels.
 
-    `dates` are the dates of its tags, as YYYYMMDD. `other` is the type if it is not an image, or
-    the missing or damaged part.
+    `dates` are the dates in tags, as YYYYMMDD. `other` is the type of an artifact that is not an
+    image, or the missing or damaged part of an image.
     """
 
     repository: str
@@ -46,14 +46,14 @@ class ListedTag(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """The sum of its architectures, in bytes."""
+        """The size of all architectures in bytes."""
         return sum(platform.size for platform in self.arch.values())
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a listing.
 
-    `size` are the bytes of distinct blobs, `sum` those of all images.
+    `size` is the size of distinct blobs in bytes. `sum` is the size of all images.
     """
 
     entries: tuple[ListedTag, ...]
@@ -78,12 +78,14 @@ def listing(client: Client, places: Iterable[Repository]) -> Listing:
 
 
 def repositories(client: Client, host: str) -> list[Repository]:
-    """Every repository of a registry; InputError if it does not list them."""
+    """The repositories of a registry. Raises InputError if the registry does not list them."""
     try:
         return [Repository(host, name) for name in sorted(client.repositories(host))]
     except FetchFailed as error:
         message = f"{host} does not list its repositories: {error.message}"
-        raise InputError(message, hint=f"specify one: imgbuild registry ls {host}/NAME") from error
+        raise InputError(
+            message, hint=f"specify a repository: imgbuild registry ls {host}/NAME"
+        ) from error
 
 
 def _images(client: Client, place: Repository) -> list[tuple[ListedTag, RegistryImage | None]]:

@@ -1,7 +1,7 @@
-"""`registry mirror push` and `status`: uploads inputs of locks, and reports existing ones.
+"""Uploads inputs of locks to a mirror, and reports their status (`imgbuild registry mirror`).
 
-A blob is uploaded once, even if several targets need it; an artifact is uploaded after all its
-blobs, and its tags last.
+A blob is uploaded once, even if several targets need it. An artifact is uploaded after its blobs,
+and tags are set last.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ SENDING = 4  # threads for uploads
 
 
 class LockedInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock on one of its architectures."""
+    """A lock, and one of its architectures."""
 
     lock: Lock
     arch: Arch
 
 
 class MirrorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of a target on one architecture in a mirror; `lacking` are names of missing files.
+    """The inputs of a target on one architecture in a mirror. `lacking` are names of missing files.
 
-    `tagged`: its artifact has the permanent `tag`. Without it the registry's garbage collection
-    would delete the files.
+    `tagged` is true if the artifact has the permanent `tag`. Without the tag, the registry's
+    garbage collection would delete the files.
     """
 
     target: str
@@ -60,10 +60,9 @@ class MirrorStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MirrorPush(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a push: files and bytes in total, and files missing in the mirror (`sent`).
+    """The result of a push: files and bytes in total, and files that were missing (`sent`).
 
-    `fetched` files were not in the cache. After a dry run, the files that would be sent and
-    fetched.
+    `fetched` files were not in the cache. For a dry run, the files would be sent and fetched.
     """
 
     mirror: str
@@ -95,8 +94,8 @@ def push(
 ) -> MirrorPush:
     """Upload all inputs of `parts` missing in `repository`.
 
-    Files that are not in the cache are fetched as for a build; with `drop` they are removed from it
-    after the upload.
+    Files that are not in the cache are fetched as for a build. With `drop`, files are removed from
+    the cache after the upload.
     """
     everything = _union(parts)
     present = _present(everything, repository, client)
@@ -137,7 +136,7 @@ def _present(
 ) -> set[Digest]:
     """The files of `everything` that exist in the registry.
 
-    IntegrityError for one of another size.
+    Raises IntegrityError if the size of a file differs.
     """
 
     def _existing_digest(item: Input, _: Stop) -> Digest | None:
@@ -145,8 +144,8 @@ def _present(
         if size is not None and size != item.size:
             message = f"{repository} has {size} bytes for {item.file}, but the lock has {item.size}"
             hint = (
-                "the registry's storage is damaged, or the lock was edited by hand:"
-                " push again with an intact lock and registry"
+                "the registry's storage is damaged, or the lock was edited; push again with an "
+                "intact lock and registry"
             )
             raise IntegrityError(message, hint=hint)
         return None if size is None else item.digest
@@ -186,7 +185,7 @@ def _fill(
     *,
     drop: bool,
 ) -> None:
-    """Send the files of `left` that this part has, and remove them from `left`."""
+    """Send the files in `left` that belong to `part`, and remove them from `left`."""
     items = [item for item in mirror_items.inputs(part.lock, part.arch) if item.digest in left]
     for batch in batches(items, lambda item: item.size, bounded=drop):
         fetched = inputs.fetch_missing(part.lock, {item.sha256 for item in batch})
@@ -241,7 +240,7 @@ def _refuse_damaged(path: Path, item: Input, store: Store) -> None:
 def _upload_artifacts(
     parts: Iterable[LockedInputs], repository: Repository, client: Client
 ) -> None:
-    """Upload the artifacts, each with its permanent tag, then with the target's newest tag."""
+    """Upload the artifacts, with the permanent tags, and then with the newest tags of targets."""
     from imgbuild.registry.client import bytes_source
 
     client.upload(repository, bytes_source(EMPTY))

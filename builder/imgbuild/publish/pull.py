@@ -1,8 +1,7 @@
 """Pulls an image from a registry into an OCI layout on disk, with its digest unchanged.
 
-Cached layers are linked; others are downloaded into the cache, and an interrupted download resumes
-at its last byte. Every blob is checked against its digest, and the content of every layer against
-its diff id.
+Cached layers are linked, and other layers are downloaded into the cache. Interrupted downloads are
+resumed. The digests of all blobs and the diff IDs of all layers are verified.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ DOWNLOADS = 4
 
 
 class Pulled(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in a layout on disk. `size` is the total, `moved` the downloaded part, in bytes."""
+    """An image in a layout on disk, with the total and the downloaded size in bytes."""
 
     reference: str
     digest: Digest
@@ -47,7 +46,7 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
 def pull(
     client: Client, reference: Reference, output: Path, store: Store, arch: Arch | None = None
 ) -> Pulled:
-    """Write the image `reference`, or its part for `arch`, to the layout `output`."""
+    """Write the image `reference`, or only the manifest for `arch`, to the layout `output`."""
     registry_image = read(client, reference, arch)
     top, images = registry_image.top, registry_image.images
     size = sum(image.size for image in images.values())
@@ -84,12 +83,12 @@ def _top(registry_image: RegistryImage) -> Descriptor:
 
 
 def name(reference: Reference) -> str:
-    """The name of the image inside the layout: its tag, else the end of its repository's name."""
+    """The name of the image in the layout: the tag, or the last part of the repository's name."""
     return reference.tag or reference.name.rpartition("/")[2]
 
 
 def _near(store: Store, output: Path, layer: Descriptor) -> Path | None:
-    """The local blob of a layer: in the cache, or in the layout from an earlier pull."""
+    """The local blob of a layer, in the cache or in the layout of an earlier pull."""
     cached = store.blob(layer.digest)
     if cached is not None:
         return cached
@@ -103,9 +102,9 @@ def _checked(
     near: Mapping[Digest, Path | None],
     store: Store,
 ) -> dict[Digest, Path]:
-    """The blobs of all layers; those missing in `near` are downloaded into the store.
+    """The blobs of all layers. Blobs missing in `near` are downloaded into the store.
 
-    IntegrityError if the content of one does not match its diff ID.
+    Raises IntegrityError if the content of a blob does not match the diff ID.
     """
     layers: dict[Digest, Descriptor] = {}
     diff_ids: dict[Digest, set[Digest]] = {}

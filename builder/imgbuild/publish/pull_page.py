@@ -1,4 +1,4 @@
-"""A Markdown page of the images in a registry: versions, sizes, and the commands that pull them."""
+"""Writes a Markdown page on the images in a registry, with commands to pull them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _WORD = re.compile(r"[\w./:@-]+", re.ASCII)  # text that a shell does not change
 
 
 def lines(listing: Listing) -> Iterator[str]:
-    """The page. Each image of a target has its stable tag, its newest dated one and its digest.
+    """The lines of the page. Each image has a stable tag, the newest dated tag and the digest.
 
-    Images without a target, damaged images, and names that a shell would change are omitted.
+    Images without a target, damaged images, and names that need quoting in a shell are omitted.
     """
     entries = _shown(listing)
     if not entries:
@@ -29,9 +29,9 @@ def lines(listing: Listing) -> Iterator[str]:
 
 
 def brief(listing: Listing, first: Sequence[str]) -> list[str] | None:
-    """A block of commands by tag: of the targets `first`, or of all if none of these is published.
+    """A block of commands by tag, for the targets `first` if published, or else for all.
 
-    None if no target is published. The block is marked so that tests of documents do not run it.
+    None if no target is published. The block has a mark, so that tests of documents do not run it.
     """
     entries = {entry.target: entry for entry in sorted(_shown(listing), key=_age)}
     if not entries:
@@ -52,12 +52,12 @@ def brief(listing: Listing, first: Sequence[str]) -> list[str] | None:
 
 
 def _age(entry: ListedTag) -> tuple[bool, str]:
-    """Sort key of a target's images: the one with the stable tag last, the newest before it."""
+    """A sort key for a target's images: by age, with the stable tag at the end."""
     return entry.target in entry.tags, max(entry.dates, default="")
 
 
 def _shown(listing: Listing) -> list[ListedTag]:
-    """The intact images whose references need no quoting in any shell, by target."""
+    """The intact images by target, except those with names that need quoting in a shell."""
     entries = [entry for entry in listing.entries if entry.target and not entry.other]
     safe = [entry for entry in entries if _WORD.fullmatch(_tagged(entry))]
     return sorted(safe, key=lambda each: each.target)
@@ -81,11 +81,11 @@ def _entry(entry: ListedTag) -> Iterator[str]:
 
 
 def _file(entry: ListedTag) -> str:
-    """A file name: that of the target, without characters that a shell could change."""
+    """A file name based on the target, without characters that need quoting in a shell."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", entry.target)
 
 
 def _tagged(entry: ListedTag) -> str:
-    """The reference by tag: the target's own, else the first."""
+    """The reference by tag: the tag of the target, else the first tag."""
     tag = entry.target if entry.target in entry.tags else entry.tags[0]
     return f"{entry.repository}:{tag}"

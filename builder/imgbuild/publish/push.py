@@ -1,9 +1,9 @@
-"""`imgbuild push`: builds and uploads missing blobs, then sets tags.
+"""Builds and uploads missing blobs, and sets tags (`imgbuild push`).
 
 survey (HEAD) → mount → assemble the rest → upload → manifests → attachments → signatures → tags
 
-Digests come from the lock, so existing blobs are neither built nor downloaded. Tags are set last:
-an interrupted push leaves blobs, which the next push reuses.
+Digests are known from the lock, so existing blobs are neither built nor downloaded. Tags are set
+last. The next push reuses the blobs of an interrupted push.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ KEPT = "uploaded blobs remain in the registry"
 
 
 class BlobState(enum.StrEnum):
-    """The state of a blob in the repository; the last two are results of a push."""
+    """The state of a blob in the repository. The last two states are results of a push."""
 
     PRESENT = "present"
     MOUNTABLE = "mountable"
@@ -67,7 +67,7 @@ class BlobState(enum.StrEnum):
 
 
 class PushedBlob(msgspec.Struct, frozen=True, kw_only=True):
-    """One blob of an image. `source` is the repository from which it can be mounted."""
+    """A blob of an image. `source` is the repository to mount the blob from."""
 
     name: str
     arches: tuple[Arch, ...]
@@ -78,9 +78,9 @@ class PushedBlob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Target and options of a push. `mounts` are other repositories of the same registry.
+    """The repository and options of a push. `mounts` are other repositories of the same registry.
 
-    `attach`: SBOMs, provenance and the lock are attached to the image; with a `key` it
+    With `attach`, SBOMs, provenance and the lock are attached to the image. With `key`, the image
     is signed.
     """
 
@@ -96,9 +96,9 @@ class PushContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pushed(msgspec.Struct, frozen=True, kw_only=True):
-    """A pushed target; after a dry run, the planned push.
+    """A pushed target, or the planned push for a dry run.
 
-    `sent` are bytes of the image's blobs; `attached` and `signed` are its attachments and
+    `sent` is the size of sent blobs in bytes. `attached` and `signed` are attachments and
     signatures.
     """
 
@@ -116,7 +116,7 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
 def plans(
     session: Session, selected: Sequence[Selected], *, date: datetime.date, only_base: bool
 ) -> list[PushPlan]:
-    """The plans of the `selected` targets; LockStale if the lock of one is out of date."""
+    """The push plans of the `selected` targets. Raises LockStale if a lock is out of date."""
     push_plans = []
     for item in selected:
         lock, target_digests = current.read_current(session.project, session.matrix, item.name)
@@ -137,11 +137,14 @@ def work(
     key: PrivateKey | None,
     reporter: Reporter = SILENT,
 ) -> PushContext:
-    """The context of pushes to `repository`; InputError for a mount from another registry."""
+    """Create the context for pushes to `repository`.
+
+    Raises InputError for a mount from another registry.
+    """
     named = [parse_repository(text) for text in mounts]
     for other in named:
         if other.host != repository.host:
-            message = f"--mount-from {other}: a registry can mount only its own layers"
+            message = f"--mount-from {other}: layers can be mounted only from the same registry"
             raise InputError(message, hint=f"use a repository of {repository.host}")
     if session.matrix.registry is not None:
         named.append(parse_repository(session.matrix.registry))
@@ -161,9 +164,9 @@ def work(
 def survey(
     work: PushContext, plan: PushPlan, sent: Collection[Digest] = ()
 ) -> tuple[PushedBlob, ...]:
-    """The existing and mountable blobs of `plan`; those in `sent` count as existing.
+    """The states of the blobs of `plan`. Blobs in `sent` are treated as existing.
 
-    IntegrityError if the registry has a blob whose size differs from digests.json.
+    Raises IntegrityError if the size of a blob differs from that in digests.json.
     """
 
     def _row(blob: PlannedBlob, _: Stop) -> PushedBlob:
@@ -188,7 +191,7 @@ def survey(
 
 
 def _candidates(work: PushContext, plan: PushPlan, blob: PlannedBlob) -> list[Repository]:
-    """Repositories of the same registry that may have a blob, the specified ones first."""
+    """Repositories of the same registry to look up a blob in, specified ones first."""
     candidates = list(work.mounts)
     overlay = published.overlay(work.inputs.matrix, plan.target)
     if overlay is not None and overlay.published.image and overlay.layout is None:
@@ -209,19 +212,19 @@ def _exists(work: PushContext, blob: PlannedBlob) -> bool:
         message = (
             f"{work.repository} has {shown} with {size} bytes, but digests.json has {blob.size}"
         )
-        raise IntegrityError(message, hint="delete that blob in the registry and push again")
+        raise IntegrityError(message, hint="delete the blob in the registry, and push again")
     return size is not None
 
 
 def _has_blob(work: PushContext, other: Repository, blob: PlannedBlob) -> bool:
-    """Whether another repository has a blob; False if it is unreadable."""
+    """Whether another repository has a blob. False if the repository is unreadable."""
     with contextlib.suppress(FetchFailed):
         return work.client.has(other, blob.digest) == blob.size
     return False
 
 
 def dry_run(work: PushContext, plans: Sequence[PushPlan]) -> list[Pushed]:
-    """The uploads of pushing `plans` in this order; nothing is uploaded or built."""
+    """The uploads for pushing `plans` in this order, without uploading or building."""
     pushes, sent = [], set[Digest]()
     for plan in plans:
         rows = survey(work, plan, sent)
@@ -231,7 +234,7 @@ def dry_run(work: PushContext, plans: Sequence[PushPlan]) -> list[Pushed]:
 
 
 def push(work: PushContext, plan: PushPlan) -> Pushed:
-    """Push `plan`: its blobs and documents, then its tags.
+    """Push the blobs, documents and tags of `plan`.
 
     After an error, no tag refers to an incomplete image.
     """
@@ -260,10 +263,10 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
 def _attach_documents(
     work: PushContext, plan: PushPlan
 ) -> tuple[tuple[Digest, ...], tuple[Digest, ...]]:
-    """Attach and sign the documents of the lock; returns digests of artifacts and signed manifests.
+    """Attach and sign the documents of the lock. Returns digests of artifacts and signed manifests.
 
-    Does nothing for a base image, which is not described by a lock. LockStale if the project's lock
-    has changed.
+    Does nothing for a base image, because no lock describes it. Raises LockStale if the project's
+    lock has changed.
     """
     if plan.only_base or not (work.attach or work.key):
         return (), ()
@@ -279,7 +282,7 @@ def _attach_documents(
 
 
 def _put(work: PushContext, document: Document) -> None:
-    """Upload a document by its digest, unless it exists; an existing one is read and checked."""
+    """Upload a document by digest, unless it exists. An existing document is verified."""
     place = work.repository.with_digest(document.digest)
     try:
         work.client.manifest(place)
@@ -289,7 +292,7 @@ def _put(work: PushContext, document: Document) -> None:
 
 
 def _mounted(work: PushContext, rows: Sequence[PushedBlob]) -> tuple[PushedBlob, ...]:
-    """`rows` after mounting; those that the registry does not mount become missing."""
+    """Mount blobs, and return the new states. Blobs that cannot be mounted are missing."""
 
     def _mount(row: PushedBlob, _: Stop) -> PushedBlob:
         if row.state is not BlobState.MOUNTABLE:
@@ -302,7 +305,7 @@ def _mounted(work: PushContext, rows: Sequence[PushedBlob]) -> tuple[PushedBlob,
 
 
 def _sent(work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]) -> tuple[PushedBlob, ...]:
-    """`rows` after building and uploading missing blobs."""
+    """Build and upload missing blobs, and return the new states."""
     missing = {row.digest for row in rows if row.state is BlobState.LACKING}
     if not missing:
         return tuple(rows)
@@ -324,7 +327,7 @@ def _sent(work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]) -> tupl
 
 
 def _upload(work: PushContext, source: BlobSource, bar: ProgressBar, stop: Stop) -> UploadOutcome:
-    """Upload one blob; if several processes have the same one, only one of them uploads it."""
+    """Upload a blob. If several processes send the same blob, only one uploads it."""
     with work.inputs.store.exclusive(f"push-{work.repository}-{source.digest}"):
         stop.check()
         return work.client.upload(work.repository, source, advance=stop.checked(bar.advance))
@@ -333,7 +336,7 @@ def _upload(work: PushContext, source: BlobSource, bar: ProgressBar, stop: Stop)
 def _sources(
     work: PushContext, plan: PushPlan, lacking: Sequence[PlannedBlob]
 ) -> Mapping[Digest, BlobSource]:
-    """The bytes of each blob: from the store, the target's layout, or built now."""
+    """The sources of blobs: the store, the target's layout, or a new build."""
     store = work.inputs.store
     files: dict[Digest, Path] = {}
     for blob in lacking:
@@ -357,7 +360,7 @@ def _sources(
 
 
 def _in_layout(folder: Path, blob: PlannedBlob) -> Path | None:
-    """The file of a blob in a layout on disk, if it exists undamaged."""
+    """The undamaged file of a blob in a layout on disk, if it exists."""
     path = layout.blob(folder, blob.digest)
     try:
         with path.open("rb") as file:

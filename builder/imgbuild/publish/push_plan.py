@@ -1,4 +1,4 @@
-"""The blobs, documents and tags of a push, before any request (separate: a pure function)."""
+"""Plans the blobs, documents and tags of a push (separate: a pure function)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = "configuration"
 
 
 class PlannedBlob(msgspec.Struct, frozen=True, kw_only=True):
-    """A blob of an image: a layer, by its recipe, or the bytes of a configuration."""
+    """A blob of an image: the recipe of a layer, or the bytes of a configuration."""
 
     name: str
     digest: Digest
@@ -30,9 +30,9 @@ class PlannedBlob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The uploads for one target: each blob once, bottom layers first, then manifests and tags.
+    """The uploads for a target: distinct blobs with bottom layers first, manifests, and tags.
 
-    `top` is the document of the tags. `only_base`: an image with only the layers of the base.
+    `top` is the document to tag. `only_base` is set for an image with only the layers of the base.
     """
 
     target: str
@@ -47,7 +47,7 @@ class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def small_documents(self) -> tuple[Document, ...]:
-        """All documents, the index last."""
+        """All documents, with the index at the end."""
         return self.manifests if self.top in self.manifests else (*self.manifests, self.top)
 
 
@@ -59,9 +59,9 @@ def push_plan(
     date: datetime.date,
     only_base: bool = False,
 ) -> PushPlan:
-    """The plan of a push of `lock` on `arches`; with `only_base`, of only its base's layers.
+    """Plan a push of `lock` on `arches`, or with `only_base`, of the layers of the base.
 
-    The tags are those of `plan.tags`: without and with the date.
+    The tags are those of `plan.tags`, with and without the date.
     """
     plans, image_documents = image_digests.documents_of(
         lock, target_digests, sorted(arches), only_base=only_base
@@ -88,7 +88,7 @@ def push_plan(
 def _blobs(
     layers: dict[Arch, tuple[Layer, ...]], image_documents: dict[Arch, ImageDocuments]
 ) -> tuple[PlannedBlob, ...]:
-    """Every blob once, under its first name, with all its architectures."""
+    """The distinct blobs with their first names and all architectures."""
     blobs: dict[Digest, PlannedBlob] = {}
     for arch, document in image_documents.items():
         arch_blobs = [

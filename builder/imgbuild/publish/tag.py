@@ -1,4 +1,4 @@
-"""`registry tag`: tags an image, only if every part of it is in the repository."""
+"""Tags an image, if all its parts are in the repository (`registry tag`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ATTACHED = re.compile(r"sha256-([0-9a-f]{64})(?:\.[A-Za-z0-9]+)?")
 
 
 class Tag(msgspec.Struct, frozen=True, kw_only=True):
-    """A tag and its previous digest, which is "" for a new tag."""
+    """A tag and its previous digest, or "" for a new tag."""
 
     name: str
     digest: Digest
@@ -36,16 +36,16 @@ class Tag(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         if not self.moved:
-            return f"{self.name} (as before)"
+            return f"{self.name} (unchanged)"
         return f"{self.name} (was {self.before})" if self.before else f"{self.name} (new)"
 
 
 def by_digest(
     client: Client, repository: Repository, names: Iterable[str]
 ) -> dict[Digest, tuple[str, ...]]:
-    """The current documents of the tags `names`, with their tags in order.
+    """The current documents of the tags `names`, with their tags.
 
-    Removed tags are omitted.
+    Tags that no longer exist are omitted.
     """
     order = sorted(names)
     named = each(order, lambda name, _: client.resolve(repository.tagged(name)), threads=THREADS)
@@ -68,13 +68,16 @@ def put(client: Client, repository: Repository, document: Document, name: str) -
 def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag, ...]:
     """Set the tags `names` on the image `reference`, which must be complete.
 
-    InputError for an invalid tag, NotFound if there is no such image, IntegrityError if a part of
-    it is missing.
+    Raises InputError for an invalid tag, NotFound for a missing image, and IntegrityError for a
+    missing part of the image.
     """
     for name in names:
         if TAG.fullmatch(name) is None:
             message = f"{name!r} is not a valid tag"
-            hint = "letters, digits, '_', '.' and '-', at most 128, not beginning with '.' or '-'"
+            hint = (
+                "use up to 128 letters, digits, '_', '.' and '-', starting with a letter, a "
+                "digit or '_'"
+            )
             raise InputError(message, hint=hint)
     top = client.manifest(reference)
     refuse_broken(client, reference.repository, top)
@@ -83,7 +86,7 @@ def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag
 
 
 def refuse_broken(client: Client, repository: Repository, top: Document) -> None:
-    """IntegrityError with the missing parts, unless the image `top` is complete."""
+    """Raise IntegrityError with the missing parts, unless the image `top` is complete."""
     manifests = [top]
     if top.media_type in LISTS:
         listed = codec.decode(top.data, Index, file=f"{repository}@{top.digest}").manifests

@@ -1,1 +1,1 @@
-"""A client of registries (OCI distribution): manifests, blobs, uploads, credentials, mirrors."""
+"""Implements a client for registries (OCI distribution)."""

@@ -1,6 +1,6 @@
-"""OCI artifacts attached to an image in a registry: signatures, SBOMs, locks.
+"""Attaches OCI artifacts, such as signatures and SBOMs, to images, and reads them.
 
-Anyone who may write to a repository may attach to its images, so callers compare the contents with
+Anyone with write access to a repository can attach artifacts, so callers compare the contents with
 the image.
 """
 
@@ -29,7 +29,7 @@ LIMIT = 64 << 20  # limit of bytes read in addition to one image
 
 
 class ArtifactFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of an artifact."""
+    """A file of an artifact."""
 
     data: bytes
     media_type: str
@@ -47,7 +47,7 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
-    """The used fields of an artifact's manifest."""
+    """The fields of an artifact's manifest that are used."""
 
     layers: tuple[Descriptor, ...] = ()
     config: Descriptor | None = None
@@ -62,7 +62,7 @@ def manifest(
     files: Mapping[str, ArtifactFile],
     annotations: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The manifest of an artifact of `files` that refers to `subject`."""
+    """The manifest of an artifact with `files` that refers to `subject`."""
     layers = [
         descriptor(part.media_type, part.data, {**part.annotations, TITLE: name})
         for name, part in sorted(files.items())
@@ -84,7 +84,7 @@ def attach(
     files: Mapping[str, ArtifactFile],
     annotations: Mapping[str, str] | None = None,
 ) -> Digest:
-    """Attach `files` to `subject`, unless they are attached already; returns the digest."""
+    """Attach `files` to `subject`, unless they are already attached. Returns the digest."""
     data = manifest(subject, artifact_type, files, annotations)
     contents = (EMPTY, *(part.data for _, part in sorted(files.items())))
     return put(client, repository, subject.digest, artifact_type, data, contents)
@@ -98,7 +98,7 @@ def put(
     data: bytes,
     contents: Collection[bytes],
 ) -> Digest:
-    """Upload the manifest `data` and its blobs `contents`, unless all exist and it is listed."""
+    """Upload the manifest `data` and the blobs `contents`, unless they exist and are listed."""
     digest = digest_of(data)
     listed = client.referrers(repository, subject, artifact_type)
     there = any(entry.digest == digest for entry in listed)
@@ -121,10 +121,11 @@ def find(
     *,
     skip_damaged: bool = False,
 ) -> list[Attached]:
-    """The artifacts that refer to `subject`, of one type or of all, with their files.
+    """Read the artifacts that refer to `subject`, of one type or all types, with their files.
 
-    InputError, IntegrityError or NotFound for one that is damaged or refers to something else; with
-    `skip_damaged`, a warning. An artifact that was removed after the registry listed it is omitted.
+    Raises InputError, IntegrityError or NotFound for an artifact that is damaged or has another
+    subject; with `skip_damaged`, reports a warning instead. Artifacts that were removed in the
+    meantime are omitted.
     """
     artifacts = []
     blobs = BlobReader(client, repository)
@@ -142,7 +143,7 @@ def find(
 
 
 class BlobReader:
-    """Reads blobs attached to one image, each once, up to `LIMIT` bytes in total."""
+    """Reads the blobs attached to an image once, up to `LIMIT` bytes in total."""
 
     def __init__(self, client: Client, repository: Repository) -> None:
         self.client = client
@@ -151,13 +152,13 @@ class BlobReader:
         self._left = LIMIT
 
     def read(self, layer: Descriptor) -> bytes:
-        """The bytes of `layer`; IntegrityError if they are too many."""
+        """Read `layer`. Raises IntegrityError if the limit is exceeded."""
         cached = self._kept.get(layer.digest)
         if cached is not None and len(cached) == layer.size:
             return cached
         if layer.size > self._left:
             message = f"more than {LIMIT} bytes are attached to an image of {self.repository}"
-            raise IntegrityError(message, hint="remove attachments that do not belong to it")
+            raise IntegrityError(message, hint="remove attachments that do not belong to the image")
         self._left -= layer.size
         self._kept[layer.digest] = self.client.blob(self.repository, layer)
         return self._kept[layer.digest]
@@ -171,7 +172,7 @@ def has_all_blobs(client: Client, repository: Repository, contents: Collection[b
 def _read(
     blobs: BlobReader, subject: Digest, listed: Descriptor, artifact_type: str | None
 ) -> Attached | None:
-    """The artifact listed by the registry; None if it was removed or is of another type."""
+    """Read a listed artifact. None if it was removed or is of another type."""
     client, repository = blobs.client, blobs.repository
     try:
         fetched = client.manifest(repository.with_digest(listed.digest))
@@ -182,7 +183,10 @@ def _read(
     if document.subject is None or document.subject.digest != subject:
         other = document.subject.digest if document.subject else "nothing"
         message = f"{place} is listed as attached to {subject}, but refers to {other}"
-        raise IntegrityError(message, hint="the registry's list of referrers is wrong")
+        raise IntegrityError(
+            message,
+            hint="contact the registry's administrator, because the list of referrers is wrong",
+        )
     kind = document.artifact_type or (document.config.media_type if document.config else "")
     if artifact_type is not None and kind != artifact_type:
         return None

@@ -1,8 +1,8 @@
-"""Authorization of requests to registries: credentials, tokens, certificates, errors, warnings.
+"""Authorizes requests to registries, and reads errors and warnings in responses.
 
 Tokens and credentials are sent only to the endpoint that requested them. Requests to another host
-or port, after a redirect or for an upload location, are anonymous, as are all that follow:
-otherwise a registry could use the user's credentials for other registries.
+or port, after a redirect or for an upload location, are anonymous, and so are later requests.
+Otherwise, a registry could use the user's credentials for other registries.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _WARNING = re.compile(r'\b299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One error in a registry's response."""
+    """An error in a registry's response."""
 
     code: str = ""
     message: str = ""
 
 
 class Failures(msgspec.Struct, frozen=True):
-    """The body of an error response, as in the specification."""
+    """The body of an error response, as defined in the specification."""
 
     errors: list[Failure] = []
 
@@ -66,7 +66,7 @@ def pushing(name: str) -> str:
 
 
 class RegistryAuthorizer(Authorizer):
-    """Authorizes requests to configured registries; those in `plain_http` have no TLS."""
+    """Authorizes requests to configured registries. Hosts in `plain_http` have no TLS."""
 
     def __init__(self, plain_http: Collection[str] = (), reporter: Reporter = SILENT) -> None:
         self.reporter = reporter
@@ -79,7 +79,7 @@ class RegistryAuthorizer(Authorizer):
         self._lock = threading.Lock()
 
     def endpoints(self, registry: str) -> tuple[Endpoint, ...]:
-        """The endpoints of `registry`, in order; InputError for an invalid description."""
+        """The endpoints of `registry`, in order. Raises InputError for an invalid description."""
         with self._lock:
             if registry not in self._endpoints:
                 self._endpoints[registry] = hosts.endpoints(
@@ -88,7 +88,7 @@ class RegistryAuthorizer(Authorizer):
             return self._endpoints[registry]
 
     def addressed(self, request: Request) -> Request:
-        """`request` with its endpoint's URL and scope, anonymous for any other server."""
+        """Add the endpoint's URL and scope to `request`, or make it anonymous for other servers."""
         if not request.server:
             endpoint = self._endpoint(without_login(request.url))
             if endpoint is None:
@@ -99,7 +99,7 @@ class RegistryAuthorizer(Authorizer):
         return msgspec.structs.replace(request, anonymous=True) if away else request
 
     def context(self, request: Request) -> ssl.SSLContext:
-        """The certificates of the endpoint of `request`, also after redirects."""
+        """The TLS context for the endpoint of `request`, also after redirects."""
         endpoint = self._endpoint(f"{request.server}/") if request.server else None
         shown = endpoint.certificates if endpoint else hosts.Certificates()
         if request.anonymous:  # a client certificate is a credential too
@@ -112,13 +112,13 @@ class RegistryAuthorizer(Authorizer):
             return self._contexts[shown]
 
     def answer(self, http: Http, request: Request, login: Login | None) -> Response:
-        """The response to `request`, of any status, after supplying requested credentials."""
+        """Send `request`, with credentials if requested. The response can have any status."""
         response = self._answer(http, request, login)
         self._pass_on(http, response)
         return response
 
     def refusal(self, http: Http, request: Request, response: Response) -> Exception:
-        """The error for a response that reports a failure, with the registry's message."""
+        """The error for a failed response, with the registry's message."""
         from imgbuild.http.session import Transient
 
         failure = http.refusal(request, response)
@@ -134,8 +134,8 @@ class RegistryAuthorizer(Authorizer):
             hint = f"run docker login {host(request.url)} with an account that has this permission"
             if request.anonymous:
                 hint = (
-                    f"{host(request.server)} redirected to {host(request.url)}, which does not "
-                    "receive the credentials"
+                    f"{host(request.server)} redirected to {host(request.url)}, and credentials "
+                    "are not sent there"
                 )
         message = f"{failure.message}: {words}" if words else failure.message
         refusal = RegistryRefused(message, status=failure.status, hint=hint, total=failure.total)
@@ -146,7 +146,7 @@ class RegistryAuthorizer(Authorizer):
     # -- internals
 
     def _answer(self, http: Http, request: Request, login: Login | None) -> Response:
-        """The response, after a second request with credentials if there was a challenge."""
+        """The response, after a second request with credentials if the first was challenged."""
         if request.anonymous and request.method not in READING:
             return http.exchange(request, None)
         endpoint = None if request.anonymous else self._endpoint(request.url)
@@ -180,7 +180,7 @@ class RegistryAuthorizer(Authorizer):
     def _renewed(
         self, http: Http, request: Request, key: _Key, login: Login | None
     ) -> AcceptedHeader | None:
-        """The grant for `key`, renewed if it expires soon; None if none is needed."""
+        """The header for `key`, renewed if it expires soon. None if none is needed."""
         grant = self._grants.get(key)
         if grant is None or not grant.old:
             return grant
@@ -197,7 +197,7 @@ class RegistryAuthorizer(Authorizer):
         challenges: list[tokens.Challenge],
         login: Login | None,
     ) -> AcceptedHeader | None:
-        """The credentials for the first supported challenge; None if there is none."""
+        """The header for the first supported challenge. None if no challenge is supported."""
         registry_login = (
             logins.RegistryLogin()
             if request.anonymous
@@ -214,7 +214,7 @@ class RegistryAuthorizer(Authorizer):
         return None
 
     def _registry_login(self, url: str, login: Login | None) -> logins.RegistryLogin:
-        """The credentials for `url`; `login` is that of netrc or keyring."""
+        """The credentials for `url`. `login` is from netrc or keyring."""
         endpoint, registry_login = self._endpoint(url), logins.find(host(url), self.reporter)
         if (
             registry_login == logins.RegistryLogin()
@@ -227,7 +227,7 @@ class RegistryAuthorizer(Authorizer):
         return registry_login
 
     def _endpoint(self, url: str) -> Endpoint | None:
-        """The endpoint of a URL, among those of the requested hosts."""
+        """The endpoint of a URL, if its host was requested."""
         with self._lock:
             endpoints = [
                 endpoint
@@ -239,7 +239,7 @@ class RegistryAuthorizer(Authorizer):
         return next(iter(within or near), None)
 
     def _pass_on(self, http: Http, response: Response) -> None:
-        """Print warnings in the registry's response, each once."""
+        """Print each warning in the registry's response once."""
         for quoted in _WARNING.findall(response.headers.get("Warning", "")):
             text = http.credentials.scrub(re.sub(r"\\(.)", r"\1", quoted))
             shown = "".join(letter if letter.isprintable() else " " for letter in text[:500])
@@ -252,7 +252,7 @@ class RegistryAuthorizer(Authorizer):
 
 
 def _request_token(http: Http, request: Request, login: Login | None) -> bytes | None:
-    """The body of a token server's response; None if it rejects the request."""
+    """Request a token, and return the body of the response. None if the request is rejected."""
     with contextlib.closing(http.exchange(request, login)) as response:
         if response.status_code in (400, 401, 403, 404):
             return None
@@ -262,7 +262,7 @@ def _request_token(http: Http, request: Request, login: Login | None) -> bytes |
 
 
 def _failures(http: Http, response: Response) -> list[Failure]:
-    """The errors in the body of an error response; empty if it has none."""
+    """The errors in the body of an error response."""
     with contextlib.suppress(Exception):  # the body is only informational
         data = http.body(response, _ERROR_BYTES, decode=True)
         return msgspec.json.decode(data, type=Failures).errors[:3]

@@ -1,4 +1,4 @@
-"""The layers of a base image in a registry, referenced by digest."""
+"""Reads the layers of a base image in a registry, referenced by digest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from imgbuild.values import Arch, Digest
 
 
 class BaseImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A registry image on one architecture; `settings` is its run configuration."""
+    """A registry image on one architecture. `settings` is its run configuration."""
 
     manifest: Digest
     layers: tuple[RegistryLayer, ...]
@@ -27,7 +27,7 @@ class BaseImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str) -> Reference:
-    """Read `[host/]name[:tag]@sha256:…`; InputError if invalid or without a digest."""
+    """Read `[host/]name[:tag]@sha256:…`. Raises InputError if invalid or without a digest."""
     try:
         reference = image_reference.parse(text)
     except InputError:
@@ -39,10 +39,11 @@ def parse(text: str) -> Reference:
 
 
 def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
-    """The image `text` on `arch`, documents only.
+    """Read the documents of the image `text` for `arch`.
 
-    InputError if it has no such architecture or a layer of a type that is not read, IntegrityError
-    if a document does not match its digest, FetchFailed if the registry does not serve it.
+    Raises InputError if the architecture is missing or the type of a layer is not supported,
+    IntegrityError if a document does not match its digest, and FetchFailed if the registry does not
+    serve a document.
     """
     try:
         image = platform(InRegistry(client or Client(), parse(text)), arch)
@@ -64,7 +65,7 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
 def fetch_layers(
     text: str, layers: Sequence[LockedFile], context: Context, client: Client | None = None
 ) -> None:
-    """Fetch the missing layers of the image `text` as blobs of the store."""
+    """Fetch the missing layers of the image `text` into the store."""
     repository, client = parse(text).repository, client or Client(offline=context.http.offline)
     requests = [client.file_request(repository, layer, layer=True) for layer in layers]
     fetch_all(requests, client.context(context), title=f"layers of {repository.name}")

@@ -1,4 +1,4 @@
-"""Blobs in a registry: existence checks, reads of small ones, downloads of large ones."""
+"""Checks, reads and downloads blobs in a registry."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL = 64 * 1024 * 1024
 def has(
     http: RegistryHttp, repository: Repository, digest: Digest, *, push: bool = False
 ) -> int | None:
-    """The size of a blob; None if there is none. `push`: query the endpoint for pushes."""
+    """The size of a blob, or None. With `push`, the endpoint for pushes is queried."""
     scopes = (f"repository:{repository.name}:pull{',push' if push else ''}",)
     capability = hosts.PUSH if push else hosts.PULL
     path, shown = f"{repository.name}/blobs/{digest}", f"{repository}@{digest}"
@@ -60,10 +60,10 @@ def _size(response: Response) -> int | None:
 
 
 def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> bytes:
-    """A small blob. NotFound if there is none, IntegrityError if its digest differs."""
+    """Read a small blob. Raises NotFound if missing, and IntegrityError if the digest differs."""
     if descriptor.size > SMALL:
         message = f"{repository}@{descriptor.digest} has {descriptor.size} bytes"
-        raise FetchFailed(message, hint="at most 64 MiB can be read into memory")
+        raise FetchFailed(message, hint="use a blob of at most 64 MiB")
 
     def _read(response: Response) -> bytes:
         data = bytearray()
@@ -89,7 +89,7 @@ def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> 
 def file_request(
     http: RegistryHttp, repository: Repository, locked: LockedFile, *, layer: bool = False
 ) -> FileRequest:
-    """The download of the blob with the sha256 of `locked`, from mirrors first."""
+    """The request to download the blob with the sha256 of `locked`, from mirrors first."""
     digest = f"sha256:{locked.sha256}"
 
     def _urls() -> list[str]:
@@ -106,9 +106,10 @@ def download(
     path: Path,
     advance: Callable[[int], object],
 ) -> None:
-    """Download a blob to the file `path`, which may have its first bytes already.
+    """Download a blob to the file `path`, which can contain its first bytes.
 
-    NotFound if there is none, IntegrityError if no endpoint serves these bytes.
+    Raises NotFound if the blob is missing, and IntegrityError if no endpoint serves the right
+    bytes.
     """
     request = file_request(http, repository, locked_blob(repository, descriptor))
     path.touch()

@@ -1,6 +1,6 @@
-"""A client for registries that follow the OCI distribution specification 1.1.
+"""Implements a client for registries of the OCI distribution specification 1.1.
 
-One client keeps the tokens of one run; threads may share it.
+A client keeps tokens until the end of the run. It can be shared by threads.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = [
 
 
 def _ignore(_: int) -> None:
-    """The default of `advance`."""
+    """The default for `advance`."""
 
 
 def bytes_source(data: bytes) -> BlobSource:
-    """A small blob that is in memory."""
+    """A blob source for bytes in memory."""
 
     def _open(offset: int) -> BinaryIO:
         return io.BytesIO(data[offset:])
@@ -51,7 +51,7 @@ def bytes_source(data: bytes) -> BlobSource:
 
 
 def file_source(path: Path, digest: Digest, size: int) -> BlobSource:
-    """A blob that is a file."""
+    """A blob source for a file."""
 
     def _open(offset: int) -> BinaryIO:
         file = path.open("rb")
@@ -62,11 +62,11 @@ def file_source(path: Path, digest: Digest, size: int) -> BlobSource:
 
 
 class Client:
-    """A client of registries. `plain_http` are hosts without TLS, in addition to this machine.
+    """A client for registries. `plain_http` are hosts without TLS, in addition to this machine.
 
     `attempts`, `first_wait` and `timeout` are those of `Http`. With `chunk`, blobs are uploaded in
-    chunks of this many bytes. With `origin` no mirror is used, for changes in a registry. All
-    methods raise FetchFailed if a registry rejects a request or does not respond, and
+    chunks of this many bytes. With `origin`, no mirror is used, as required for changes in a
+    registry. All methods raise FetchFailed if a registry rejects a request or does not respond, and
     IntegrityError if content does not match its digest.
     """
 
@@ -98,11 +98,11 @@ class Client:
     # -- manifests
 
     def resolve(self, reference: Reference) -> Descriptor | None:
-        """The current document of a tag or digest; None if missing."""
+        """The current document of a tag or digest. None if it is missing."""
         return manifests.resolve(self.http, reference)
 
     def manifest(self, reference: Reference) -> Document:
-        """A manifest or an index; NotFound if there is none."""
+        """Read a manifest or an index. Raises NotFound if it is missing."""
         return manifests.fetch(self.http, reference)
 
     def put_manifest(
@@ -115,8 +115,8 @@ class Client:
     ) -> Digest:
         """Store a manifest under `tag`, or only by its digest.
 
-        If it has a subject and the registry does not keep its referrers, the tag of the subject's
-        referrers is kept up to date.
+        If the manifest has a subject and the registry does not list referrers, the tag with the
+        subject's referrers is updated.
         """
         digest, has_referrers = manifests.put(self.http, repository, data, media_type, tag)
         if not has_referrers and referrers.subject(data) is not None:
@@ -124,10 +124,10 @@ class Client:
         return digest
 
     def delete(self, repository: Repository, target: str) -> bool:
-        """Delete the manifest of a digest, or only a tag; False if there is none.
+        """Delete a manifest by digest, or only a tag. Returns False if it does not exist.
 
-        If the registry does not list referrers itself, a deleted referrer is also removed from the
-        tag of its subject.
+        If the registry does not list referrers, a deleted referrer is also removed from the tag
+        with the subject's referrers.
         """
         if ":" not in target:
             named = repository.tagged(target)
@@ -145,17 +145,17 @@ class Client:
     # -- blobs
 
     def has(self, repository: Repository, digest: Digest) -> int | None:
-        """The size of a blob; None if missing."""
+        """The size of a blob. None if it is missing."""
         return blobs.has(self.http, repository, digest)
 
     def blob(self, repository: Repository, descriptor: Descriptor) -> bytes:
-        """A small blob, at most 64 MiB."""
+        """Read a blob of at most 64 MiB."""
         return blobs.read(self.http, repository, descriptor)
 
     def file_request(
         self, repository: Repository, locked: LockedFile, *, layer: bool = False
     ) -> FileRequest:
-        """The download into a store of the blob with the sha256 of `locked`, mirrors first."""
+        """The request to download the blob with the sha256 of `locked`, from mirrors first."""
         return blobs.file_request(self.http, repository, locked, layer=layer)
 
     def context(self, context: Context) -> Context:
@@ -169,7 +169,7 @@ class Client:
         path: Path,
         advance: Callable[[int], object] = _ignore,
     ) -> None:
-        """Download a blob to the file `path`, which may have its first bytes already."""
+        """Download a blob to the file `path`, which can contain its first bytes."""
         blobs.download(self.http, repository, descriptor, path, advance)
 
     def upload(
@@ -183,7 +183,7 @@ class Client:
         return uploads.upload(self.http, repository, source, advance=advance, chunk=self._chunk)
 
     def mount(self, repository: Repository, digest: Digest, size: int, source: Repository) -> bool:
-        """Mount a blob of the repository `source`; False if the registry does not support it."""
+        """Mount a blob from the repository `source`. Returns False if this is not supported."""
         return uploads.mount(self.http, repository, digest, size, source)
 
     # -- lists
@@ -191,7 +191,7 @@ class Client:
     def referrers(
         self, repository: Repository, digest: Digest, artifact_type: str | None = None
     ) -> tuple[Descriptor, ...]:
-        """The referrers of `digest`: signatures, SBOMs, statements."""
+        """The referrers of `digest`, such as signatures, SBOMs and statements."""
         return referrers.find(self.http, repository, digest, artifact_type)
 
     def tags(self, repository: Repository) -> Iterator[str]:
@@ -199,5 +199,5 @@ class Client:
         return pages.tags(self.http, repository)
 
     def repositories(self, host: str) -> Iterator[str]:
-        """The repositories of a registry, by name, if it lists them."""
+        """The names of the repositories of a registry, if it lists them."""
         return pages.catalog(self.http, host)

@@ -1,9 +1,10 @@
-"""Mirrors and certificates of a registry host: hosts.toml, certs.d, client certificates.
+"""Reads the mirrors and certificates of a registry host from hosts.toml and certs.d.
 
 `HOST/hosts.toml` is read in containerd's format, in ~/.config/imgbuild/certs.d and
 /etc/containerd/certs.d; `HOST/*.crt` (authorities), `*.cert` with `*.key` (client certificates) in
 Docker's format, in the same folders and in /etc/docker/certs.d. The first folder that describes a
-host is used. Without any, a registry on this machine is used without TLS, others only on request.
+host is used. If there is none, TLS is not used for registries on this machine, and for others only
+on request.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def endpoints(
     *,
     reporter: Reporter = SILENT,
 ) -> tuple[Endpoint, ...]:
-    """The endpoints of `host`, mirrors first; InputError for an invalid description."""
+    """The endpoints of `host`, mirrors first. Raises InputError for an invalid configuration."""
     places = folders(os.environ) if places is None else places
     plain = host in plain_http or bool(LOCAL.match(host))
     address = f"{'http' if plain else 'https'}://{HUB_SERVER if host == HUB else host}/v2"
@@ -96,7 +97,7 @@ def endpoints(
 
 
 def context(certificates: Certificates) -> ssl.SSLContext:
-    """A TLS context with `certificates`; InputError for an invalid file."""
+    """A TLS context with `certificates`. Raises InputError for an invalid file."""
     from imgbuild.http import session
 
     tls_context = session.trust(os.environ)
@@ -109,7 +110,7 @@ def context(certificates: Certificates) -> ssl.SSLContext:
     except OSError as error:  # includes ssl.SSLError
         message = f"cannot use the certificate {place}: {error.strerror or error}"
         raise InputError(
-            message, hint="it must be in PEM format; a client certificate also needs its key"
+            message, hint="use PEM format, and for a client certificate, add the key"
         ) from error
     if not certificates.verify:
         tls_context.check_hostname = False
@@ -123,7 +124,7 @@ _Texts = str | list[str]
 
 
 class _Settings(msgspec.Struct, frozen=True):
-    """The settings of the registry or of one mirror in hosts.toml."""
+    """The settings of the registry or of a mirror in hosts.toml."""
 
     capabilities: tuple[str, ...] = CAPABILITIES
     ca: _Texts = []
@@ -173,7 +174,7 @@ def _endpoint(
     unknown = [word for word in settings.capabilities if word not in CAPABILITIES]
     if unknown:
         message = f"{file}: {unknown[0]!r} is not a known capability"
-        raise InputError(message, hint=f"known capabilities: {', '.join(CAPABILITIES)}")
+        raise InputError(message, hint=f"use one of: {', '.join(CAPABILITIES)}")
     headers = {
         name: value if isinstance(value, str) else ", ".join(value)
         for name, value in settings.header.items()
@@ -189,7 +190,7 @@ def _endpoint(
 def _client_certificates(
     setting: str | list[str | list[str]], file: Path
 ) -> Iterator[tuple[Path, Path | None]]:
-    """`client` is one file, files, or pairs of certificate and key."""
+    """Parse `client`, which is a file, a list of files, or pairs of certificate and key."""
     for each in [setting] if isinstance(setting, str) else setting:
         certificate, *key = [each] if isinstance(each, str) else each
         yield file.parent / certificate, file.parent / key[0] if key and key[0] else None

@@ -1,4 +1,4 @@
-"""Images in registries: checked documents, and layers on request.
+"""Reads and verifies documents of images in registries, and reads layers on request.
 
 `InRegistry` is a `Source` of `oci.image`.
 """
@@ -26,7 +26,7 @@ TYPES = (documents.INDEX, documents.MANIFEST)
 
 
 class InRegistry:
-    """An image in a registry; `fetched` is its top document."""
+    """An image in a registry. `fetched` is the top document."""
 
     def __init__(self, client: Client, reference: Reference) -> None:
         self.client = client
@@ -40,7 +40,7 @@ class InRegistry:
         self.top = self.fetched.descriptor
 
     def document(self, descriptor: Descriptor) -> bytes:
-        """See `Source`."""
+        """Works as in `Source`."""
         if descriptor.digest == self.top.digest:
             return self.fetched.data
         if descriptor.media_type in manifests.TYPES:
@@ -48,13 +48,13 @@ class InRegistry:
         return self.client.blob(self.repository, descriptor)
 
     def size(self, layer: Descriptor) -> int | None:
-        """See `Source`."""
+        """Works as in `Source`."""
         return self.client.has(self.repository, layer.digest)
 
     def read(
         self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
     ) -> None:
-        """See `Source`; the layer is on the cache's disk only while it is read."""
+        """Works as in `Source`. The layer is stored on the cache's disk only while it is read."""
         with self._lock:
             store = self._store = self._store or Store.open()
         with store.scratch() as folder:
@@ -64,17 +64,17 @@ class InRegistry:
 
 
 class RegistryImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in a registry: its top document, and the documents below, by architecture."""
+    """An image in a registry: the top document, and other documents by architecture."""
 
     top: Document
     images: dict[Arch, PlatformImage]
 
 
 def read(client: Client, reference: Reference, arch: Arch | None = None) -> RegistryImage:
-    """The documents of the image `reference`; with `arch`, only of that manifest.
+    """Read the documents of the image `reference`, or only of the manifest for `arch`.
 
-    InputError for a missing architecture, and for an image that a layout cannot contain unchanged;
-    IntegrityError if a document does not match its digest.
+    Raises InputError for a missing architecture, and for an image that a layout cannot contain
+    unchanged, and IntegrityError if a document does not match its digest.
     """
     source = InRegistry(client, reference)
     top = source.fetched
@@ -92,9 +92,10 @@ def read(client: Client, reference: Reference, arch: Arch | None = None) -> Regi
 
 
 def platform(source: InRegistry, arch: Arch | None) -> PlatformImage:
-    """The image for `arch`, through the index if any; None for the only one.
+    """Read the image for `arch` from an index or manifest. If `arch` is None, the only image.
 
-    InputError if there is no such image; IntegrityError if a document does not match its digest.
+    Raises InputError if the image does not exist, and IntegrityError if a document does not match
+    its digest.
     """
     descriptor = source.top
     if arch is not None and descriptor.media_type in LISTS:
@@ -102,7 +103,7 @@ def platform(source: InRegistry, arch: Arch | None) -> PlatformImage:
         descriptor = _entry(source.reference, entries, arch)
     image = platform_image(source, descriptor)
     if arch not in (None, image.arch):
-        message = f"{source.name} is for {image.arch}, not for {arch}"
+        message = f"{source.name} has no {arch}, only {image.arch}"
         raise InputError(message, hint="use an image or an index with this architecture")
     return image
 
@@ -123,4 +124,4 @@ def _entry(reference: Reference, entries: Sequence[Descriptor], arch: Arch) -> D
         f"{entry.platform.get('os')}/{entry.platform.get('architecture')}" for entry in entries
     }
     message = f"{reference} has no image for linux/{arch.oci}, only {', '.join(sorted(platforms))}"
-    raise InputError(message, hint="use another image, or omit this architecture")
+    raise InputError(message, hint="use another image, or omit the architecture")

@@ -1,7 +1,7 @@
-"""Image references: `[host/]name[:tag][@digest]`, Docker Hub's short names.
+"""Parses image references, `[host/]name[:tag][@digest]`, including short names of Docker Hub.
 
-As in docker, a first part with a dot or a colon, or `localhost`, is a host; without one it is
-Docker Hub, whose official images are `library/…`.
+As in docker, a first part with a dot or a colon, or `localhost`, is the host. The default host is
+Docker Hub, where official images are `library/…`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HOST_ALONE = re.compile(
 
 
 class Repository(msgspec.Struct, frozen=True, order=True):
-    """A named place in a registry."""
+    """A repository in a registry."""
 
     host: str
     name: str
@@ -43,12 +43,12 @@ class Repository(msgspec.Struct, frozen=True, order=True):
         return Reference(self.host, self.name, tag)
 
     def with_digest(self, digest: Digest) -> Reference:
-        """The reference of the digest `digest` in this repository."""
+        """The reference of `digest` in this repository."""
         return Reference(self.host, self.name, digest=digest)
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """A repository, and a tag or digest in it. With a digest the tag is only informational."""
+    """A repository with a tag or digest. If there is a digest, the tag is only informational."""
 
     host: str
     name: str
@@ -67,19 +67,19 @@ class Reference(msgspec.Struct, frozen=True):
 
     @property
     def target(self) -> str:
-        """The requested digest, else the tag; "" if there is neither."""
+        """The digest, else the tag, else ""."""
         return self.digest or self.tag or ""
 
 
 def is_host(word: str) -> bool:
-    """Whether `word`, which has no slash, has the form of a host, not of a repository or target."""
+    """Whether `word`, which has no slash, has the form of a host."""
     return HOST_ALONE.fullmatch(word) is not None
 
 
 def parse(text: str, *, default_tag: str | None = None) -> Reference:
-    """Read `[host/]name[:tag][@digest]`; `default_tag` is used if there is neither.
+    """Read `[host/]name[:tag][@digest]`. `default_tag` is used without tag and digest.
 
-    InputError for anything else.
+    Raises InputError for other texts.
     """
     named, at, digest = text.partition("@")
     host, slash, name = named.partition("/")
@@ -110,9 +110,9 @@ def parse(text: str, *, default_tag: str | None = None) -> Reference:
 
 
 def parse_repository(text: str) -> Repository:
-    """Read `[host/]name`; InputError for anything else, including a tag or digest."""
+    """Read `[host/]name`. Raises InputError for other texts, such as a tag or digest."""
     reference = parse(text)
     if reference.target:
-        message = f"{text!r} names an image, but a repository is expected"
+        message = f"{text!r} is an image reference, but a repository is expected"
         raise InputError(message, hint=f"use {reference.repository}")
     return reference.repository

@@ -1,7 +1,7 @@
-"""Credentials for registries: Docker's config.json, podman's auth.json, credential helpers.
+"""Reads credentials for registries from files of Docker and podman or credential helpers.
 
-Searched in Docker's order: the helper in `credHelpers` for this host, that of `credsStore`, then
-`auths`. Failures are only warnings: the registry may not need credentials.
+As in Docker, the helper in `credHelpers` for the host is tried first, then `credsStore`, then
+`auths`. Failures are only warnings, because the registry possibly does not need credentials.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RegistryLogin(msgspec.Struct, frozen=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The secrets, which must not appear in any text."""
+        """The secrets, which must not be printed."""
         parts = (self.login[1] if self.login else "", self.identity, self.bearer)
         return tuple(part for part in parts if part)
 
@@ -59,7 +59,7 @@ class _Answer(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def find(host: str, reporter: Reporter = SILENT) -> RegistryLogin:
-    """The credentials for `host` in Docker's configuration, or else podman's; empty if none."""
+    """The credentials for `host` in the configuration of Docker or podman. Empty if not found."""
     return next(
         (login for path in _files() if (login := _in(path, host, reporter)) != RegistryLogin()),
         RegistryLogin(),
@@ -67,7 +67,7 @@ def find(host: str, reporter: Reporter = SILENT) -> RegistryLogin:
 
 
 def _files() -> tuple[Path, ...]:
-    """The files with credentials; podman's has Docker's format."""
+    """The files with credentials, all in Docker's format."""
     docker = Path(os.environ.get("DOCKER_CONFIG") or home() / ".docker")
     run_time = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     podman = os.environ.get("REGISTRY_AUTH_FILE") or f"{run_time}/containers/auth.json"
@@ -75,7 +75,7 @@ def _files() -> tuple[Path, ...]:
 
 
 def _in(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
-    """The credentials in one file."""
+    """The credentials for `host` in a file."""
     config = _read(path)
     names = _names(host)
     helpers = [config.cred_helpers[name] for name in names if name in config.cred_helpers]
@@ -96,7 +96,7 @@ def _in(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
 def _names(host: str) -> tuple[str, ...]:
     """The possible names of credentials for `host`.
 
-    Credential helpers are called with the first.
+    Credential helpers are called with the first name.
     """
     if host in (HUB, HUB_SERVER):
         return (HUB_LOGIN, HUB)
@@ -129,13 +129,13 @@ def _decoded(auth: _Auth, name: str, path: Path) -> RegistryLogin:
             colon = ""
         if not colon:
             message = f"{path}: unreadable credentials for {name}"
-            raise InputError(message, hint=f"docker logout {name}, then docker login {name}")
+            raise InputError(message, hint=f"run docker logout {name} and docker login {name}")
     login = (user, password.rstrip("\0")) if user and password else None
     return RegistryLogin(login, auth.identitytoken, auth.registrytoken)
 
 
 def _run_helper(helper: str, name: str, path: Path, reporter: Reporter) -> RegistryLogin:
-    """The result of the credential helper `helper` for `name`."""
+    """Run the credential helper `helper` for `name`."""
     program = programs.which(f"docker-credential-{helper}")
     if program is None:
         reporter.warn(f"{path} requires docker-credential-{helper}, which is not installed")

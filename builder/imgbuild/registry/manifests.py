@@ -1,6 +1,6 @@
-"""Manifests and indexes in a registry: find, read, put and delete.
+"""Resolves, reads, stores and deletes manifests and indexes in a registry.
 
-A digest header of a registry is used only if the content is not read.
+The digest in a response header is used only if the content is not read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BLOB_UNKNOWN = "MANIFEST_BLOB_UNKNOWN"  # the distribution specification's code
 TYPES = (documents.INDEX, documents.MANIFEST, documents.DOCKER_INDEX, documents.DOCKER_MANIFEST)
 ACCEPT = ", ".join(TYPES)
 LIMIT = 16 * 1024 * 1024  # registries need not accept more than 4
-REFUSED = "do not use it, because the registry serves other content for this digest"
+REFUSED = "do not use this image, because the registry returns different content for the digest"
 
 
 class NotFound(Refused):
@@ -46,7 +46,7 @@ class NotFound(Refused):
 
 @contextlib.contextmanager
 def expected(what: object) -> Iterator[None]:
-    """Raise a registry's response 404 as NotFound."""
+    """Convert a response with status 404 to NotFound."""
     try:
         yield
     except Refused as refused:
@@ -58,11 +58,10 @@ def expected(what: object) -> Iterator[None]:
 def resolve(
     http: RegistryHttp, reference: Reference, capability: str | None = None
 ) -> Descriptor | None:
-    """The current document of `reference`; None if missing.
+    """The current document of `reference`. None if it is missing.
 
-    A HEAD whose response lacks the digest, the size or the type, or contradicts the requested
-    digest, is repeated as GET, as is one that the registry does not support. `capability` selects
-    the endpoint.
+    If a HEAD request is not supported, or its response lacks the digest, size or type or
+    contradicts the requested digest, a GET request is sent. `capability` selects the endpoint.
     """
     capability = capability or _capability(reference)
 
@@ -92,10 +91,10 @@ def resolve(
 
 
 def fetch(http: RegistryHttp, reference: Reference, capability: str | None = None) -> Document:
-    """The manifest or index of `reference`.
+    """Read the manifest or index `reference`.
 
-    NotFound if missing, IntegrityError if the content does not match the digest, or its type
-    differs from the response header.
+    Raises NotFound if it is missing, and IntegrityError if the content does not match the digest,
+    or if the type differs from the response header.
     """
 
     def _read(response: Response) -> Document:
@@ -122,9 +121,9 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
 def put(
     http: RegistryHttp, repository: Repository, data: bytes, kind: str, tag: str | None
 ) -> tuple[Digest, bool]:
-    """Store a manifest by its digest or `tag`; returns whether the registry keeps its referrers.
+    """Store a manifest by digest or `tag`. Returns whether the registry lists its referrers.
 
-    IntegrityError if the registry reports another stored digest.
+    Raises IntegrityError if the registry reports a different stored digest.
     """
     digest = digest_of(data)
     named = Reference(repository.host, repository.name, tag, None if tag else digest)
@@ -149,15 +148,16 @@ def put(
         reported = descriptor.digest if descriptor is not None else "nothing"
     if reported == "nothing" or (reported.startswith("sha256:") and reported != digest):
         message = f"{repository.host} stored {reported} for {named}, which was uploaded as {digest}"
-        hint = "do not use this tag; push the image again, or contact the registry's administrator"
+        hint = "push the image again, or contact the registry's administrator; do not use this tag"
         raise IntegrityError(message, hint=hint)
     return digest, bool(subject)
 
 
 def _accepted(send: Callable[[], T]) -> T:
-    """The response of `send`, which is retried while a registry does not find existing blobs.
+    """Retry `send` while the registry does not find existing blobs, and return the response.
 
-    While two clients mount the same blob, docker-registry's link to it is empty temporarily.
+    While two clients mount the same blob, the link of docker-registry to the blob is temporarily
+    empty.
     """
     for seconds in (0.2, 0.8):
         try:
@@ -170,7 +170,7 @@ def _accepted(send: Callable[[], T]) -> T:
 
 
 def delete(http: RegistryHttp, reference: Reference) -> bool:
-    """Delete a manifest or a tag; False if it did not exist."""
+    """Delete a manifest or a tag. Returns False if it did not exist."""
     scopes = (f"repository:{reference.name}:pull,delete",)
     path = f"{reference.name}/manifests/{reference.target}"
     request = Request(path, method="DELETE", scopes=scopes)
@@ -180,10 +180,7 @@ def delete(http: RegistryHttp, reference: Reference) -> bool:
         if refused.status == 404:
             return False
         if refused.status == 405:
-            hint = (
-                "enable deletion in the registry; for docker-registry, set storage.delete.enabled:"
-                " true"
-            )
+            hint = "enable deletion in the registry (docker-registry: storage.delete.enabled: true)"
             raise FetchFailed(refused.message, hint=hint) from None
         raise
 

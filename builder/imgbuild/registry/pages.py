@@ -1,4 +1,4 @@
-"""Paginated lists of a registry: tags, repositories, referrers."""
+"""Reads paginated lists of a registry, such as tags, repositories and referrers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CATALOG = "registry:catalog:*"
 
 
 class RegistryPage(msgspec.Struct, frozen=True):
-    """One page: its body, its type, and the URL of the next one."""
+    """A page: body, media type, and URL of the next page."""
 
     data: bytes
     media_type: str
@@ -47,7 +47,7 @@ class _Catalog(msgspec.Struct, frozen=True):
 
 
 def tags(http: RegistryHttp, repository: Repository) -> Iterator[str]:
-    """The tags of a repository, in the registry's order; NotFound if there is no repository."""
+    """The tags of a repository in the registry's order. Raises NotFound if it is missing."""
     path, scope = f"{repository.name}/tags/list", pulling(repository.name)
     with expected(repository):
         for page in pages(http, repository.host, Request(path, PLAIN, scopes=(scope,))):
@@ -55,13 +55,13 @@ def tags(http: RegistryHttp, repository: Repository) -> Iterator[str]:
 
 
 def catalog(http: RegistryHttp, host: str) -> Iterator[str]:
-    """The names of the repositories of a registry that lists them."""
+    """The names of the repositories in a registry."""
     for page in pages(http, host, Request("_catalog", PLAIN, scopes=(CATALOG,))):
         yield from codec.decode(page.data, _Catalog, file=f"catalog of {host}").repositories or ()
 
 
 def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[RegistryPage]:
-    """All pages of a list, the first of them at the path of `request`."""
+    """Read all pages of a list, starting at the path of `request`."""
 
     def _read(response: Response) -> RegistryPage:
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip()

@@ -1,4 +1,4 @@
-"""Finds referrers of a manifest (signatures, SBOMs, statements), by the API or by tag.
+"""Finds referrers of a manifest (signatures, SBOMs, statements) with the API or by tag.
 
 If a registry has no referrers API, clients store an index of them under the tag `sha256-HEX`.
 """
@@ -30,7 +30,7 @@ _ROUNDS = 5
 
 
 class ReferrerManifest(msgspec.Struct, frozen=True, rename="camel"):
-    """The referrer fields of a manifest."""
+    """The fields of a manifest that describe a referrer."""
 
     media_type: str = ""
     artifact_type: str = ""
@@ -47,7 +47,7 @@ def tag(digest: Digest) -> str:
 def find(
     http: RegistryHttp, repository: Repository, digest: Digest, artifact_type: str | None
 ) -> tuple[Descriptor, ...]:
-    """The referrers of `digest`, only of `artifact_type` if given."""
+    """The referrers of `digest`, optionally only those of `artifact_type`."""
     descriptors = _by_api(http, repository, digest, artifact_type)
     if descriptors is None:
         entries = _by_tag(http, repository, digest)
@@ -61,10 +61,10 @@ def find(
 
 
 def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> None:
-    """Add the manifest `data` to the tag of its subject; other entries are kept.
+    """Add the manifest `data` to the tag with the referrers of its subject.
 
-    The specification does not coordinate writers: the tag is read again, and rewritten if the entry
-    was lost.
+    Because the specification does not coordinate writers, the tag is read again, and rewritten if
+    the entry is missing.
     """
     manifest = msgspec.json.decode(data, type=ReferrerManifest)
     if manifest.subject is None:
@@ -85,11 +85,11 @@ def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> 
         _write(http, repository, manifest.subject.digest, [*entries, shown])
     subject = manifest.subject.digest
     message = f"{repository}: the referrers of {subject} are being modified by other clients"
-    raise FetchFailed(message, hint="run the command again when these have finished")
+    raise FetchFailed(message, hint="wait for these clients, and run the command again")
 
 
 def forget(http: RegistryHttp, repository: Repository, subject: Digest, digest: Digest) -> None:
-    """Remove `digest` from the tag of its subject."""
+    """Remove `digest` from the tag with the referrers of its subject."""
     entries = _by_tag(http, repository, subject, hosts.PUSH)
     left = [entry for entry in entries if entry.get("digest") != digest]
     if len(left) != len(entries):
@@ -102,7 +102,7 @@ def has_api(http: RegistryHttp, repository: Repository, digest: Digest) -> bool:
 
 
 def subject(data: bytes) -> Descriptor | None:
-    """The subject of a manifest; or None."""
+    """The subject of a manifest, or None."""
     try:
         return msgspec.json.decode(data, type=ReferrerManifest).subject
     except msgspec.DecodeError:
@@ -112,7 +112,7 @@ def subject(data: bytes) -> Descriptor | None:
 def _by_api(
     http: RegistryHttp, repository: Repository, digest: Digest, artifact_type: str | None
 ) -> tuple[Descriptor, ...] | None:
-    """None if the registry has no referrers API."""
+    """The referrers of `digest`. None if the registry has no referrers API."""
     query = f"?{urlencode({'artifactType': artifact_type})}" if artifact_type else ""
     path = f"{repository.name}/referrers/{digest}{query}"
     headers = {**PLAIN, "Accept": documents.INDEX}
@@ -133,7 +133,7 @@ def _by_api(
 def _by_tag(
     http: RegistryHttp, repository: Repository, digest: Digest, capability: str | None = None
 ) -> list[dict[str, Any]]:
-    """The entries under the tag, unchanged."""
+    """The entries under the tag with the referrers of `digest`."""
     try:
         named = repository.tagged(tag(digest))
         fetched = manifests.fetch(http, named, capability)

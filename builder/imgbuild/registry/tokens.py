@@ -1,6 +1,6 @@
-"""Bearer tokens and basic credentials for WWW-Authenticate challenges (separate: a protocol).
+"""Answers WWW-Authenticate challenges with tokens or basic credentials (separate: a protocol).
 
-Credentials are sent over TLS, or only to the server that requested them.
+Without TLS, credentials are sent only to the server that requested them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _REQUIRED = re.compile(r'([A-Za-z_-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))'
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """The challenge of a server: the scheme in lower case, and its fields."""
+    """The challenge of a server: scheme in lower case, and fields."""
 
     scheme: str
     fields: dict[str, str]
 
 
 class AcceptedHeader(msgspec.Struct, frozen=True):
-    """A header that a registry accepts, its expiry (monotonic), and its challenge."""
+    """An accepted header, with its expiry (monotonic time) and challenge."""
 
     header: str
     challenge: Challenge
@@ -41,12 +41,12 @@ class AcceptedHeader(msgspec.Struct, frozen=True):
 
     @property
     def old(self) -> bool:
-        """Whether to request a new token before it is used again."""
+        """Whether to request a new token before the next use."""
         return self.until is not None and monotonic() >= self.until
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The response of a token server; the token is in one of two fields."""
+    """The response of a token server. The token is in one of two fields."""
 
     token: str = ""
     access_token: str = ""
@@ -71,7 +71,7 @@ def challenges(header: str) -> list[Challenge]:
 
 
 def merged(scopes: Iterable[str]) -> tuple[str, ...]:
-    """`scopes` merged: one for each resource, with all requested actions."""
+    """Merge `scopes` into one for each resource, with all requested actions."""
     actions: dict[str, dict[str, None]] = {}
     for scope in scopes:
         thing, _, requested = scope.rpartition(":")
@@ -80,7 +80,7 @@ def merged(scopes: Iterable[str]) -> tuple[str, ...]:
 
 
 def basic(login: Login) -> str:
-    """The header for basic authentication."""
+    """The header value for basic authentication."""
     return f"Basic {base64.b64encode(':'.join(login).encode()).decode()}"
 
 
@@ -90,10 +90,10 @@ def answer(
     registry_login: RegistryLogin,
     send: Callable[[Request, Login | None], bytes | None],
 ) -> AcceptedHeader | None:
-    """The grant for `challenge` of the response to `request`; None without credentials.
+    """The header that answers `challenge`, the response to `request`. None without credentials.
 
-    `send` sends one request to the token server; it returns the body of the response, or None on
-    rejection.
+    `send` sends a request to the token server, and returns the body of the response, or None if the
+    request is rejected.
     """
     if challenge.scheme == "basic":
         return (
@@ -129,14 +129,16 @@ def answer(
 
 
 def _refuse_other_schemes(realm: str, url: str) -> None:
-    """Refuse other URLs, in particular local files, whose token would be sent to the server."""
+    """Raise an error for a token server URL that is not HTTP, such as that of a local file."""
     try:
         web = origin(realm).startswith(("http://", "https://")) and urlsplit(realm).hostname
     except ValueError:  # invalid brackets or port
         web = None
     if not web:
         message = f"{host(url)} has a token server URL that is not HTTP"
-        raise FetchFailed(message, hint="contact the registry's administrator; nothing was sent")
+        raise FetchFailed(
+            message, hint="contact the registry's administrator; no credentials were sent"
+        )
 
 
 def _refuse_unencrypted(realm: str, url: str, registry_login: RegistryLogin) -> None:
@@ -147,7 +149,7 @@ def _refuse_unencrypted(realm: str, url: str, registry_login: RegistryLogin) -> 
     ):
         message = f"{host(url)} requests credentials at {origin(realm)}, which does not use TLS"
         raise FetchFailed(
-            message, hint="contact the registry's administrator; the credentials were not sent"
+            message, hint="contact the registry's administrator; no credentials were sent"
         )
 
 

@@ -1,4 +1,4 @@
-"""Requests to the endpoints of registries with a capability, in order."""
+"""Sends requests to the endpoints of registries in order."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class RegistryHttp:
-    """Requests to registries through `client`, which has the same authorizer. Thread-safe.
+    """Sends requests to registries through `client`, which has the same authorizer. Thread-safe.
 
-    With `origin` all requests go to the endpoint for pushes, never to a mirror.
+    With `origin`, all requests are sent to the endpoint for pushes instead of mirrors.
     """
 
     def __init__(self, client: Http, authorizer: RegistryAuthorizer, *, origin: bool) -> None:
@@ -37,9 +37,9 @@ class RegistryHttp:
         self._origin = origin
 
     def endpoints(self, registry: str, capability: str) -> tuple[Endpoint, ...]:
-        """The endpoints of `registry` for `capability`, in order; only one accepts pushes.
+        """The endpoints of `registry` for `capability`, in order. For pushes, only one.
 
-        FetchFailed if there is none.
+        Raises FetchFailed if there is none.
         """
         required = hosts.PUSH if self._origin else capability
         endpoints = [
@@ -49,7 +49,7 @@ class RegistryHttp:
         ]
         if not endpoints:
             message = f"no endpoint of {registry} has the capability {capability}"
-            raise FetchFailed(message, hint="see `capabilities` in its hosts.toml")
+            raise FetchFailed(message, hint="check `capabilities` in hosts.toml")
         return tuple(endpoints[:1] if required == hosts.PUSH else endpoints)
 
     def send(
@@ -59,13 +59,13 @@ class RegistryHttp:
         request: Request,
         read: Callable[[Response], T],
     ) -> T:
-        """The result of `read` for the response to `request`, whose url is a path below `/v2`."""
+        """Send `request`, whose URL is a path below `/v2`, and return the result of `read`."""
         return self.first_result(
             registry, capability, lambda endpoint: self.client.retrying(at(endpoint, request), read)
         )
 
     def first_result(self, registry: str, capability: str, use: Callable[[Endpoint], T]) -> T:
-        """The result of `use` for the first endpoint that serves; raises the last one's failure."""
+        """The result of `use` for the first working endpoint. Raises the last failure."""
         endpoints = self.endpoints(registry, capability)
         for endpoint in endpoints[:-1]:
             try:
@@ -75,7 +75,7 @@ class RegistryHttp:
         return use(endpoints[-1])
 
     def location(self, response: Response, shown: str) -> str:
-        """The URL in `Location`. FetchFailed if it is not allowed."""
+        """The URL in `Location`. Raises FetchFailed if it is not allowed."""
         named = response.headers.get("Location", "")
         if not named:
             message = f"{shown}: the response has no Location header"
@@ -91,14 +91,14 @@ class RegistryHttp:
             message = f"{shown}: the registry redirects to an invalid URL"
             raise FetchFailed(message) from None
         if place.scheme not in ("http", "https") or not place.hostname:
-            message = f"{shown}: the registry redirects to something other than http or https"
+            message = f"{shown}: the registry redirects to a URL that is not HTTP or HTTPS"
             raise FetchFailed(message)
         if here.scheme == "https" and place.scheme != "https":
-            message = f"{shown}: the registry redirects to {place.hostname}, which is not encrypted"
+            message = f"{shown}: the registry redirects to {place.hostname} without encryption"
             raise FetchFailed(message)
         return place.geturl()
 
 
 def at(endpoint: Endpoint, request: Request) -> Request:
-    """`request`, whose url is a path, at an endpoint."""
+    """Resolve the path in `request` to a URL of an endpoint."""
     return msgspec.structs.replace(request, url=endpoint.url(request.url), server=endpoint.address)

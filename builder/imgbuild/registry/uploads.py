@@ -1,9 +1,9 @@
-"""Uploads of blobs: mounts, one request, resumable chunks (separate: a protocol).
+"""Uploads blobs, by mounting, in one request or in chunks (separate: a protocol).
 
-Only one chunk of a blob is in memory at a time. A blob is first sent in one PUT. If the connection
-drops, or the blob is too large for one request, the number of received bytes is queried, and the
-rest is sent in chunks, as are all later blobs: docker-registry loses the bytes of a dropped
-request. After an impossible response a new upload is started.
+Only one chunk of a blob is in memory at a time. A blob is first sent in one PUT request. If the
+connection drops, or the blob is too large for one request, the number of received bytes is queried,
+and the rest of this blob and all later blobs are sent in chunks, because docker-registry discards
+the bytes of a dropped request. After an inconsistent response, a new upload is started.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _PROGRESS = 1 << 20
 
 
 class UploadOutcome(enum.StrEnum):
-    """Whether the registry had the blob already."""
+    """The result of an upload: whether the blob was sent or already existed."""
 
     PRESENT = "present"
     UPLOADED = "uploaded"
 
 
 class BlobSource(msgspec.Struct, frozen=True):
-    """A blob to send. `open` returns a new reader from an offset for each attempt."""
+    """A blob to send. `open` returns a new reader at an offset for each attempt."""
 
     digest: Digest
     size: int
@@ -55,7 +55,7 @@ class BlobSource(msgspec.Struct, frozen=True):
 
 
 class UploadBody:
-    """Bytes of a source as the body of a request; each chunk is counted as it is sent."""
+    """A part of a source as the body of a request. Chunks are counted when they are sent."""
 
     def __init__(
         self, source: BlobSource, start: int, length: int, advance: Callable[[int], object]
@@ -78,7 +78,8 @@ class UploadBody:
                         source = self._source
                         message = f"{source.digest} has fewer than the expected {source.size} bytes"
                         raise IntegrityError(
-                            message, hint="create the file again, because it has changed"
+                            message,
+                            hint="create the file again, because it changed during the upload",
                         )
                     left -= len(piece)
                     self._advance(len(piece))
@@ -98,8 +99,8 @@ def upload(
 ) -> UploadOutcome:
     """Upload `source` unless `repository` has it.
 
-    FetchFailed if the registry does not accept it, IntegrityError if the stored blob is a different
-    one.
+    Raises FetchFailed if the registry does not accept the blob, and IntegrityError if the stored
+    blob is different.
     """
     there = blobs.has(http, repository, source.digest, push=True)
     if there is not None:
@@ -113,9 +114,9 @@ def upload(
 def mount(
     http: RegistryHttp, repository: Repository, digest: Digest, size: int, other: Repository
 ) -> bool:
-    """Mount a blob of `other` in `repository`; False if the registry does not mount it.
+    """Mount a blob of `other` in `repository`. Returns False if the registry does not mount it.
 
-    IntegrityError if the stored blob has another size.
+    Raises IntegrityError if the stored blob has another size.
     """
     if other.host != repository.host or other == repository:
         return False
@@ -124,7 +125,7 @@ def mount(
 
 
 class _Upload:
-    """The upload of one blob. The registry has `sent` bytes; `_counted` were reported."""
+    """The upload of a blob. The registry has `sent` bytes, and `_counted` bytes were reported."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class _Upload:
         self._server = http.endpoints(repository.host, hosts.PUSH)[0].address
 
     def run(self) -> None:
-        """Upload it; no upload is left open after a failure or a stop."""
+        """Upload the blob. After a failure or a stop, the upload is cancelled."""
         try:
             self._send()
         except (ImgbuildError, Stopped):
@@ -158,7 +159,7 @@ class _Upload:
             raise
 
     def _send(self) -> None:
-        """Upload it, with retries."""
+        """Upload the blob, with retries."""
         from imgbuild.http.session import Transient
 
         tries, furthest = 0, 0
@@ -188,7 +189,7 @@ class _Upload:
             self._recover()
 
     def mount(self, other: Repository) -> bool:
-        """Mount it from another repository; on failure, no upload is left open."""
+        """Mount the blob from another repository. After a failure, the upload is cancelled."""
         self._scopes = (pushing(self._repository.name), pulling(other.name))
         try:
             mounted = self._begin({"mount": self._source.digest, "from": other.name})
@@ -206,7 +207,7 @@ class _Upload:
     # -- start
 
     def _begin(self, query: dict[str, str]) -> bool:
-        """Start an upload; True if the registry reports that the blob exists."""
+        """Start an upload. Returns True if the registry reports that the blob exists."""
         query_string = f"?{urlencode(query)}" if query else ""
         path = f"{self._repository.name}/blobs/uploads/{query_string}"
         request = self._request("POST", path, {"Content-Length": "0"})
@@ -255,13 +256,13 @@ class _Upload:
         if reported.startswith("sha256:") and reported != self._source.digest:
             message = f"{self._shown}: the registry reports that it stored {reported}"
             raise IntegrityError(
-                message, hint="contact the registry's administrator: nothing was tagged"
+                message, hint="contact the registry's administrator; no tag was set"
             )
 
     def _with_part(
         self, method: str, place: str, headers: dict[str, str], start: int, length: int
     ) -> Request:
-        """A request that sends `length` bytes from `start`, with a new reader each time."""
+        """Send `length` bytes from `start`, with a new reader for each attempt."""
 
         def _body() -> UploadBody | bytes:
             self._count_to(start)
@@ -278,7 +279,7 @@ class _Upload:
     # -- failures
 
     def _judge(self, refused: RegistryRefused) -> str:
-        """The reason for a retry after an error response; raises if a retry is useless."""
+        """The reason for a retry after an error response. Raises an error if a retry is useless."""
         if isinstance(refused, _ImpossibleResponse):
             self._cancel()
         elif refused.status == 413 and self._chunk is None:
@@ -295,7 +296,7 @@ class _Upload:
         return refused.reason
 
     def _is_stored(self) -> bool:
-        """Whether the blob was stored despite the error."""
+        """Whether the blob was stored in spite of the error."""
         size = blobs.has(self._http, self._repository, self._source.digest, push=True)
         if size is None:
             return False
@@ -304,7 +305,7 @@ class _Upload:
         return True
 
     def _recover(self) -> None:
-        """Query the number of received bytes, or restart; sends chunks from now on."""
+        """Query the number of received bytes, or restart the upload, and use chunks from now on."""
         from imgbuild.http.session import Transient
 
         self._chunk = self._chunk or CHUNK
@@ -342,7 +343,7 @@ class _Upload:
         if not self._is_stored():
             message = f"{self._shown}: the registry accepted the upload, but does not have the blob"
             raise IntegrityError(
-                message, hint="contact the registry's administrator: nothing was tagged"
+                message, hint="contact the registry's administrator; no tag was set"
             )
 
     def _count(self, amount: int) -> None:
@@ -355,7 +356,7 @@ class _Upload:
 
 
 class _ImpossibleResponse(RegistryRefused):
-    """An impossible response of a registry."""
+    """A registry returned an inconsistent response."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, status=416)
@@ -363,10 +364,10 @@ class _ImpossibleResponse(RegistryRefused):
 
 
 def _received_size(response: Response) -> int | None:
-    """The number of received bytes in the response's Range header; None if missing.
+    """The number of received bytes in the Range header of a response. None if it is missing.
 
-    "0-0" is treated as none, which most registries mean by it; if it does mean one byte, the upload
-    merely starts again.
+    "0-0" is treated as 0 bytes, as most registries use it. If it means one byte, the upload is only
+    restarted.
     """
     text = response.headers.get("Range", "").strip().removeprefix("bytes=")
     last = number(text.removeprefix("0-")) if text.startswith("0-") else None

@@ -1,1 +1,1 @@
-"""A lock as text for other tools: Dockerfile, bake file, pylock, script; templates."""
+"""Renders locks in the formats of other tools, such as Dockerfile, pylock and scripts."""

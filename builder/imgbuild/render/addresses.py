@@ -1,4 +1,4 @@
-"""The current download addresses (URLs) of a lock's wheels and sdists, for rendered texts."""
+"""Looks up the current URLs of a lock's wheels and sdists for rendered files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Addresses = Callable[[str, LockedFile], str]
 
 
 def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = ()) -> Addresses:
-    """A function that returns the URL of a file of a package of `lock`, without any password.
+    """A function that returns the URL, without a password, of a file of a package in `lock`.
 
-    The pages of `packages` are requested immediately, others when they are needed. FetchFailed if
-    the index no longer has the file, InputError if it comes from a folder.
+    The pages of `packages` are requested immediately, and other pages when needed. Raises
+    FetchFailed if the index no longer has the file, and InputError for a file in a folder.
     """
     indexes = sources.open_indexes(lock, matrix, http)
     each(sorted(set(packages)), lambda package, _: indexes.files(package), threads=READERS)
@@ -32,7 +32,9 @@ def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = 
         if not urls:
             place = indexes.place(package)
             message = f"{locked.file} is no longer on the index {place.name}"
-            raise FetchFailed(message, hint="imgbuild build works if the file is in the cache")
+            raise FetchFailed(
+                message, hint="use imgbuild build, which works if the file is in the cache"
+            )
         return _public(urls[0], locked)
 
     return _address

@@ -1,4 +1,4 @@
-"""`render --format apptainer`: an Apptainer definition file (separate: an output format)."""
+"""Renders an Apptainer definition file (separate: an output format)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from imgbuild.values import Arch
 
 
 class ApptainerDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """The template's values in addition to the Dockerfile's: all wheels at once, in two groups.
+    """The values for the template, in addition to those for a Dockerfile.
 
-    `name` is the name of the file, and of the folders named in its header.
+    `name` is the name of the file, and of the folders in the header of the file.
     """
 
     name: str
@@ -26,7 +26,7 @@ class ApptainerDefinition(msgspec.Struct, frozen=True, kw_only=True):
 def text(dockerfile: Dockerfile, arch: Arch, name: str, images: Path) -> str:
     """The definition file `name`.def of `dockerfile` on `arch`.
 
-    `dockerfile` has all architectures of its lock, and so the files that differ between them.
+    `dockerfile` has all architectures of the lock.
     """
     stage = next(stage for stage in dockerfile.stages if stage.arch == arch.oci)
     definition = ApptainerDefinition(

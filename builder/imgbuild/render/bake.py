@@ -1,6 +1,6 @@
-"""docker-bake.json: one file for `docker buildx bake` that builds every locked target.
+"""Renders docker-bake.json, a file for `docker buildx bake` with every locked target.
 
-Names in such a file cannot contain dots, so `cu130-vllm0.20.2` becomes `cu130-vllm0_20_2`.
+Names in the file cannot contain dots, so `cu130-vllm0.20.2` becomes `cu130-vllm0_20_2`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ WHEELS = "build/wheels"
 
 
 def bake(dockerfiles: Iterable[Dockerfile]) -> dict[str, Any]:
-    """The targets, and the group of all of them that is built by default."""
+    """The targets, and the default group with all targets."""
     targets = {slug(dockerfile.target): _target(dockerfile) for dockerfile in dockerfiles}
     return {"group": {"default": {"targets": sorted(targets)}}, "target": targets}
 
 
 def base_context(target: str, digest: Digest) -> str:
-    """The base of `target` as a named context, relative to the project's folder."""
+    """The named context of the base of `target`, relative to the project's folder."""
     return f"oci-layout://{BASES}/{target}@{digest}"
 
 
 def contexts(dockerfile: Dockerfile) -> dict[str, str]:
-    """Named contexts: where `imgbuild build --only` writes them, below the project's folder."""
+    """The named contexts that `imgbuild build --only` writes below the project's folder."""
     return {
         "base": base_context(dockerfile.target, dockerfile.base.digest),
         "wheels": f"{WHEELS}/{dockerfile.target}",

@@ -1,4 +1,4 @@
-"""The wheels, with hashes, that are needed to build packages without a wheel."""
+"""Selects the wheels that are required to build packages without a wheel."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from imgbuild.values import Arch
 
 
 def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
-    """The build requirements of `built`, as wheels that run on `arch`.
+    """The build requirements of `built`, as wheels for `arch`.
 
-    A lock names the wheels of the machine that built it. If the target has the same version, the
-    target's wheel is used instead; InputError if a wheel is for another architecture and has no
-    replacement.
+    The lock contains wheels for the architecture that it was built on. If the target has the same
+    version, the target's wheel is used instead. Raises InputError if a wheel is for another
+    architecture and has no replacement.
     """
     target_wheels = {(wheel.package, wheel.version): wheel for wheel in lock.arch[arch].wheels}
     wheels = []
@@ -21,10 +21,10 @@ def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
         fitting = target_wheels.get((wheel.package, wheel.version), wheel)
         if not _runs(fitting, arch):
             message = (
-                f"{lock.target}: {built.sdist.file} cannot be built on {arch}: its build requires"
-                f" {wheel.package} {wheel.version}, but the lock has only {wheel.file}"
+                f"{lock.target}: {built.sdist.file} cannot be built on {arch}, because the build "
+                f"requires {wheel.package} {wheel.version}, but the lock has only {wheel.file}"
             )
-            hint = "use prebuilt wheels: imgbuild build --only wheels"
+            hint = "to use prebuilt wheels, run: imgbuild build --only wheels"
             raise InputError(message, hint=hint)
         wheels.append(fitting)
     return tuple(wheels)

@@ -23,7 +23,7 @@ _COPIED = re.compile(rf"/({tree.COMMON}(?:-\w+|-\"\$TARGETARCH\")?)('/[^'\n]*'|/
 def files(
     project: Project, matrix: Matrix, lock: Lock, document: dockerfile.Dockerfile
 ) -> dict[str, bytes]:
-    """Path relative to the lock → content, for all rendered files of one target."""
+    """The contents of all rendered files of a target, by path relative to the lock."""
     text = templates.render("dockerfile.j2", document, images=project.images)
     return {DOCKERFILE: text.encode(), **copied(lock, tuple(lock.arch), matrix)}
 
@@ -40,9 +40,10 @@ def copied(lock: Lock, arches: Sequence[Arch], matrix: Matrix) -> dict[str, byte
 
 
 def write(project: Project, target: str, expected: dict[str, bytes]) -> bool:
-    """Write the rendered files of `target` as in `expected`; returns whether anything changed.
+    """Write the rendered files `expected` of `target`. Returns whether a file changed.
 
-    Other files are removed only if the current Dockerfile names them, since imgbuild created those.
+    Other files are removed only if the current Dockerfile copies them, because imgbuild created
+    these.
     """
     changed = False
     images = project.images.relative_to(project.root).as_posix()
@@ -60,7 +61,7 @@ def write(project: Project, target: str, expected: dict[str, bytes]) -> bool:
 
 
 def stale(project: Project, target: str, expected: dict[str, bytes]) -> list[str]:
-    """Every file of `target` that does not match its lock."""
+    """Messages on files of `target` that do not match the lock."""
     with OpenFolder.open(project.images) as images, images.folder(target) as folder:
         present = _present(folder)
         problems = [
@@ -75,9 +76,9 @@ def stale(project: Project, target: str, expected: dict[str, bytes]) -> list[str
 
 
 def _present(folder: OpenFolder) -> set[str]:
-    """The files at the places of rendered ones, by their path below `folder`.
+    """The contents of existing rendered files, by path below `folder`.
 
-    InputError if one of them is a link, or contains anything but files and folders.
+    Raises InputError for a link, or for anything but files and folders.
     """
     present = {DOCKERFILE} if folder.require_file(DOCKERFILE) is not None else set()
     for top in PLACES:
@@ -88,7 +89,7 @@ def _present(folder: OpenFolder) -> set[str]:
 
 
 def _named(text: bytes) -> set[str]:
-    """The files that the Dockerfile `text` copies from its folder, and the Dockerfile itself."""
+    """The files that the Dockerfile `text` copies from its folder, and the Dockerfile."""
     named = {DOCKERFILE}
     for top, quoted in _COPIED.findall(text.decode("utf-8", "replace")):
         tops = PLACES[1:] if "TARGETARCH" in top else (top,)

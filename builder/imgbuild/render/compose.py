@@ -1,4 +1,4 @@
-"""A container for Docker Compose, and as a dev container (separate: formats of one machine).
+"""Renders a container for Docker Compose, and a dev container (separate: single machines).
 
 Formats: docs.docker.com/reference/compose-file (where a `$` is written `$$`) and
 the reference of devcontainer.json at containers.dev (`${…}` cannot be escaped: it is refused).
@@ -68,13 +68,13 @@ def compose(container: ContainerSettings, comment: str) -> str:
 
 
 def devcontainer(container: ContainerSettings) -> str:
-    """devcontainer.json. InputError for a value that its variables would change."""
+    """devcontainer.json. Raises InputError for a value that contains `${`."""
     _require_device(container)
     _require_one_node(container, "devcontainer")
     if container.command:
         message = (
-            "--format devcontainer: a dev container accepts no command, because the editor starts"
-            " it"
+            "--format devcontainer does not support a command, because the editor starts the "
+            "container"
         )
         raise InputError(message, hint="omit the command after --")
     wrong = [f"--env {name}" for name, value in container.env.items() if "${" in value]
@@ -123,7 +123,7 @@ def devcontainer(container: ContainerSettings) -> str:
 
 
 def _escaped(text: str) -> str:
-    """`text` where Compose replaces variables."""
+    """Escape `text` for places where Compose replaces variables."""
     return text.replace("$", "$$")
 
 
@@ -134,10 +134,10 @@ def _platform(arch: Arch) -> str:
 def _require_one_node(container: ContainerSettings, form: str) -> None:
     if container.nodes > 1:
         message = f"--format {form} supports one machine, not --nodes {container.nodes}"
-        raise InputError(message, hint="use --format jobset or kuberay, or imgbuild slurm")
+        raise InputError(message, hint="use --format jobset, --format kuberay, or imgbuild slurm")
 
 
 def _require_device(container: ContainerSettings) -> None:
     if container.rdma and not container.rdma.startswith("/dev/"):
         message = f"--rdma {container.rdma}: expected a device, not a Kubernetes resource"
-        raise InputError(message, hint="for example: --rdma /dev/infiniband")
+        raise InputError(message, hint="specify, for example, --rdma /dev/infiniband")

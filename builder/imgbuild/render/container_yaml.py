@@ -1,4 +1,4 @@
-"""YAML, written with PyYAML, that has the same meaning in YAML 1.1 and 1.2."""
+"""Writes YAML with the same meaning in YAML 1.1 and 1.2."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORDS = frozenset(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that could be read as something else; writes no anchors."""
+    """Quotes strings that could be read as other types, and writes no anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -48,9 +48,9 @@ _CompactDumper.add_representer(str, _text)
 
 
 def document(value: Any, comment: str = "", *, compact: bool = False) -> str:
-    """A YAML document of `value`, after lines of comment.
+    """A YAML document with `value` after comment lines.
 
-    With `compact`, lists and mappings of plain values are on one line: {name: shm}.
+    With `compact`, lists and mappings of plain values are on one line, such as {name: shm}.
     """
     text = yaml.dump(
         value,

@@ -1,7 +1,7 @@
-"""Build contexts of a Dockerfile: the base as a layout, and a folder of wheels.
+"""Writes the build contexts of a Dockerfile: the base as a layout, and a folder of wheels.
 
-Files are hard links to the cache, or copies on another disk; files of another lock are removed. A
-folder of wheels is locked while a process fills it or builds from it, so that others wait.
+Files are hard links to the cache, or copies on another disk. Files of other locks are removed. A
+folder of wheels is locked while a process fills it or builds from it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOCK = ".lock"
 
 
 class Wheels(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of wheels: their number, their size in bytes, and how many were added."""
+    """A folder of wheels: number of wheels, size in bytes, and number of added wheels."""
 
     target: str
     output: Path
@@ -49,12 +49,12 @@ class Wheels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def base_folder(project: Project, target: str) -> Path:
-    """The default place of the base of `target`."""
+    """The default folder for the base of `target`."""
     return project.below(f"{bake.BASES}/{target}")
 
 
 def wheels_folder(project: Project, target: str) -> Path:
-    """The default place of the wheels of `target`."""
+    """The default folder for the wheels of `target`."""
     return project.below(f"{bake.WHEELS}/{target}")
 
 
@@ -81,10 +81,10 @@ def base(
 
 
 def wheels(lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs) -> Wheels:
-    """Put every wheel of `lock` on `arches` into `folder`, under its name in the lock.
+    """Put every wheel of `lock` on `arches` into `folder`, with its name in the lock.
 
-    InputError if it has other files, IntegrityError for a name that is not that of a wheel, or that
-    two different wheels have.
+    Raises InputError if the folder has other files, and IntegrityError for a name that is not a
+    wheel name or is not unique.
     """
     with locked_wheels(lock, arches, folder, inputs) as placed:
         return placed
@@ -94,7 +94,7 @@ def wheels(lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs) -> 
 def locked_wheels(
     lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs
 ) -> Iterator[Wheels]:
-    """As `wheels`, with the folder locked against other processes until the end."""
+    """Write wheels as in `wheels`, and lock the folder until the context ends."""
     layers = [
         layer
         for arch in arches
@@ -119,7 +119,7 @@ def locked_wheels(
 
 @contextlib.contextmanager
 def _folder_lock(folder: Path, reporter: Reporter) -> Iterator[None]:
-    """Lock `folder` against other processes; waits. The lock ends with this process."""
+    """Wait for a lock on `folder`. The lock ends with this process."""
     descriptor = files.open_locked(folder / LOCK)
     if descriptor is None:
         reporter.info(f"waiting for another imgbuild process, which uses {folder}")
@@ -138,7 +138,7 @@ def _expected_digests(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
         for wheel in installed_wheels(lock.arch[arch]):
             if NAME.fullmatch(wheel.file) is None:
                 message = f"{lock.target}: {wheel.file!r} is not a wheel name"
-                raise IntegrityError(message, hint=f"imgbuild lock {lock.target}")
+                raise IntegrityError(message, hint=f"run imgbuild lock {lock.target}")
             if digests.setdefault(wheel.file, wheel.sha256) != wheel.sha256:
                 message = f"{lock.target}: two different wheels have the name {wheel.file}"
                 raise IntegrityError(message, hint="build one architecture at a time, with --arch")
@@ -146,23 +146,23 @@ def _expected_digests(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
 
 
 def _refuse_others(folder: Path) -> None:
-    """InputError if the folder has anything but wheels, since another program put it there."""
+    """Raise InputError if the folder contains files other than wheels."""
     for path in sorted(folder.iterdir()):
         if not _is_wheel(path) and path.name != LOCK:
             message = f"{folder} is not a folder of wheels: it contains {path.name}"
             raise InputError(
-                message, hint="specify another folder with --output, or empty this one"
+                message, hint="specify another folder with --output, or remove the files"
             )
 
 
 def _is_wheel(path: Path) -> bool:
-    """Whether the name of `path` is that of a wheel, or of an incomplete one."""
+    """Whether the name of `path` is that of a wheel or of an incomplete wheel."""
     named = NAME.fullmatch(path.name) is not None or path.name.startswith(TEMPORARY)
     return named and stat.S_ISREG(path.lstat().st_mode)
 
 
 def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
-    """Put the file `source`, whose hash is `key`, at `path`; False if it is already there."""
+    """Put the file `source` with the hash `key` at `path`. Returns False if it already exists."""
     with contextlib.suppress(FileNotFoundError):
         if path.samefile(source) or _is_copy(path, source, key):
             return False
@@ -172,7 +172,7 @@ def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
 
 
 def _is_copy(path: Path, source: Path, key: Sha256) -> bool:
-    """Whether a file on another disk than the cache's has the hash `key`."""
+    """Whether a copy of a file on another disk than the cache has the hash `key`."""
     seen, other = path.lstat(), source.stat()
     if path.is_symlink() or seen.st_dev == other.st_dev:
         return False

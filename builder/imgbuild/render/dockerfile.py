@@ -1,6 +1,6 @@
-"""The Dockerfile of a lock as a value: its steps, for all architectures of the lock.
+"""Computes the steps of the Dockerfile of a lock, for all architectures.
 
-A pure function: nothing is fetched or built.
+Nothing is fetched or built.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ CONTEXT = "base"
 
 
 class Omission(msgspec.Struct, frozen=True, kw_only=True):
-    """A package from which files are omitted: `paths` are patterns below the prefix.
+    """A package with omitted files. `paths` are patterns below the prefix.
 
-    `rows` are regular expressions for the rows of these files in its RECORD.
+    `rows` are regular expressions for the rows of omitted files in RECORD.
     """
 
     requirement: str
@@ -54,10 +54,10 @@ class Omission(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
 
     def steps(self, folder: str) -> tuple[Quoted, ...]:
-        """The commands that remove them from `folder`, which contains only that package.
+        """The commands that remove the files from `folder`, which contains only the package.
 
-        The package is installed into a separate folder for this: in a common folder it would
-        replace a file of another package, which would then be removed, too.
+        The package is installed into a separate folder, because in a common folder, it would
+        replace files of other packages, which would then be removed.
         """
         paths = " -o ".join(f"-path {quoting.word(f'{folder}/{path}')}" for path in self.paths)
         rows = " ".join(f"-e {quoting.word(f'/{row}/d')}" for row in self.rows)
@@ -69,7 +69,7 @@ class Omission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
-    """A package built from its sdist; `requires` is the file with its build requirements."""
+    """A package to build from its sdist. `requires` is the file with build requirements."""
 
     requirement: str
     env: dict[str, str]
@@ -78,7 +78,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Install(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer of wheels: requirements installed unchanged, and those of which files are removed.
+    """A layer of wheels: packages to install unchanged, and packages with omitted files.
 
     `builds` are packages that are available only as sdists.
     """
@@ -90,13 +90,13 @@ class Install(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def without(self) -> tuple[Omission, ...]:
-        """All packages from which files are removed."""
+        """All packages with omitted files."""
         built = (build.omission for build in self.builds)
         return (*self.omissions, *(omission for omission in built if omission is not None))
 
 
 class Installer(msgspec.Struct, frozen=True, kw_only=True):
-    """The wheel of the program that installs the others."""
+    """The wheel of the installer."""
 
     file: str
     version: str
@@ -104,9 +104,9 @@ class Installer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """The part that differs between architectures: `arch` is its name in engines.
+    """The part for one architecture. `arch` is the name of the architecture in engines.
 
-    `wheels` is the place of the wheels: a named context or, with their `urls`, a stage.
+    `wheels` is the location of wheels: a named context, or with `urls`, a stage.
     """
 
     arch: str
@@ -119,7 +119,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DockerfileVariable(msgspec.Struct, frozen=True, kw_only=True):
-    """An environment variable of the image, and its reason, if the matrix has one."""
+    """An environment variable of the image, with the reason in the matrix, if any."""
 
     name: str
     value: str
@@ -129,7 +129,7 @@ class DockerfileVariable(msgspec.Struct, frozen=True, kw_only=True):
 class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
     """The base image, as built by `imgbuild build --only base`.
 
-    `reference` is its name in FROM: a named context, or the image in a registry.
+    `reference` is the name in FROM: a named context, or an image in a registry.
     """
 
     name: str
@@ -139,10 +139,10 @@ class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
-    """One image, step by step.
+    """The steps of an image.
 
-    `kept`: it is committed next to its lock; `narrowed` is the flag of `imgbuild` that selects its
-    architectures if the lock has more, else empty.
+    `kept` is set if the Dockerfile is committed next to the lock. `narrowed` is the option of
+    `imgbuild` that selects the architectures if the lock has more.
     """
 
     target: str
@@ -174,21 +174,21 @@ class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def online(self) -> bool:
-        """Whether the base and the wheels are fetched by the build itself."""
+        """Whether the build downloads the base and the wheels."""
         return any(stage.urls for stage in self.stages)
 
     @property
     def by_arch(self) -> bool:
-        """Whether a file of the last steps differs between architectures."""
+        """Whether a file in the last steps differs between architectures."""
         return any(file.by_arch for file in (*self.venv.files, *self.files.files))
 
 
 def dockerfile(
     lock: Lock, target_digests: TargetDigests, matrix: Matrix, arches: Sequence[Arch] | None = None
 ) -> Dockerfile:
-    """The steps that build the image of `lock` on `arches`, by default all of its architectures.
+    """The steps that build the image of `lock` on `arches` (default: all).
 
-    InputError if they need something that is not in the lock.
+    Raises InputError if a step needs a package that is not in the lock.
     """
     plans = {arch: plan(lock, arch) for arch in arches or lock.arch}
     first = next(iter(plans.values()))
@@ -228,12 +228,12 @@ def dockerfile(
 
 
 def epoch(created: str) -> int:
-    """A configuration's `created` as for SOURCE_DATE_EPOCH: seconds since 1970."""
+    """Convert `created` of a configuration to seconds since 1970, as for SOURCE_DATE_EPOCH."""
     return int(datetime.datetime.fromisoformat(created).timestamp())
 
 
 def members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[Member]:
-    """The members of the plan's only layer of that kind."""
+    """The members of the only layer of this kind in the plan."""
     recipe = next(layer.recipe for layer in planned.layers if isinstance(layer.recipe, kind))
     if isinstance(recipe, VenvRecipe):
         return skeleton.venv_members(recipe)
@@ -241,9 +241,11 @@ def members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[Mem
 
 
 def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
-    """A user's files and links, in existing folders; IntegrityError if one has changed.
+    """A user's files and links, in existing folders.
 
-    InputError for a file that is not text, as rendered files must be.
+    Raises InputError for a file that is not text.
+
+    Raises IntegrityError if a file has changed.
     """
     additions: list[Member] = []
     for layer in planned.layers:
@@ -285,7 +287,10 @@ def _stage(lock: Lock, arch: Arch, planned: Plan) -> Stage:
     resolution = lock.arch[arch]
     wheels = {wheel.package: wheel for wheel in installed_wheels(resolution)}
     if INSTALLER not in wheels:
-        message = f"{lock.target}: a Dockerfile installs with {INSTALLER}, which the lock lacks"
+        message = (
+            f"{lock.target}: the Dockerfile requires {INSTALLER} to install packages, but the "
+            "lock lacks it"
+        )
         hint = f"add it to matrix.yaml, under requires: `{INSTALLER}: {{reason: …}}`"
         raise InputError(message, hint=hint)
     installer = wheels[INSTALLER]
@@ -322,7 +327,7 @@ def _install(lock: Lock, name: str, recipe: WheelsRecipe) -> Install:
 
 
 def omission(lock: Lock, wheel: Wheel, paths: tuple[str, ...], python: str) -> Omission:
-    """The files of `wheel` to omit, which match `paths`, and their rows in RECORD."""
+    """The files of `wheel` that match `paths`, and their rows in RECORD."""
     site = f"lib/python{python}/site-packages/"
     return Omission(
         requirement=f"{wheel.package}=={wheel.version}",
@@ -338,13 +343,13 @@ def omission(lock: Lock, wheel: Wheel, paths: tuple[str, ...], python: str) -> O
 
 
 def _info(file: str) -> str:
-    """The folder of a wheel's metadata, by the wheel's name."""
+    """The name of the metadata folder of a wheel."""
     name, version, *_ = file.split("-")
     return f"{name}-{version}.dist-info"
 
 
 def _row(pattern: str, site: str) -> str:
-    """A regular expression, as sed reads it, of rows in a RECORD for paths that match `pattern`."""
+    """A regular expression for sed that matches rows in RECORD with paths that match `pattern`."""
     below = posixpath.relpath("/" + pattern, "/" + site)
     escaped = re.sub(r"[][\\.^$/]", r"\\\g<0>", below).replace("*", ".*").replace("?", ".")
     return f"^{escaped},"

@@ -1,4 +1,4 @@
-"""A container as a Job, a JobSet or a RayJob of Kubernetes.
+"""Renders a container as a Job, a JobSet or a RayJob for Kubernetes.
 
 Fields: kubernetes.io/docs/reference/kubernetes-api, jobset.sigs.k8s.io (v1alpha2), docs.ray.io
 (KubeRay, ray.io/v1). Kubernetes replaces $(NAME) in arguments and variables; `$$` is a `$`.
@@ -36,7 +36,7 @@ def job(container: ContainerSettings, comment: str) -> str:
 
 
 def job_value(container: ContainerSettings) -> dict[str, Any]:
-    """The object of a Job on one node."""
+    """The Job object for one node."""
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -46,7 +46,7 @@ def job_value(container: ContainerSettings) -> dict[str, Any]:
 
 
 def jobset(container: ContainerSettings, comment: str) -> str:
-    """A JobSet: a pod on each node, with the variables that torchrun reads."""
+    """A JobSet with a pod on each node, and the variables that torchrun reads."""
     _require_command(container, "jobset")
     name = container.name
     variables: list[dict[str, Any]] = [
@@ -80,16 +80,16 @@ def jobset(container: ContainerSettings, comment: str) -> str:
 
 
 def rayjob(container: ContainerSettings, comment: str) -> str:
-    """A RayJob: a Ray cluster of all nodes, and the command as its job.
+    """A RayJob that runs the command on a Ray cluster of all nodes.
 
-    InputError if the image cannot serve jobs, or a shell would change a word of the command.
+    Raises InputError if the image cannot serve jobs, or a shell would change a word of the command.
     """
     if not container.ray:
         message = (
             f"--format kuberay: {container.target} lacks packages of ray[default]"
             f" (ray, {', '.join(RAY_JOBS)}), which Ray needs to accept jobs"
         )
-        raise InputError(message, hint="add them in an image that extends it: imgbuild add")
+        raise InputError(message, hint="add the packages to an extending image with imgbuild add")
     _require_command(container, "kuberay")
     cluster: dict[str, Any] = {
         "rayVersion": container.ray,
@@ -120,10 +120,12 @@ def rayjob(container: ContainerSettings, comment: str) -> str:
 
 
 def entrypoint(words: tuple[str, ...]) -> str:
-    """A command as the entry point of a RayJob; InputError for a word that would be changed.
+    """A command as the entry point of a RayJob.
 
     The operator inserts the text into a bash command that runs `ray job submit`; the Ray server
     joins the words and passes them to sh.
+
+    Raises InputError for a word that would be changed.
     """
     wrong = [word for word in words if not _WORD.fullmatch(word)]
     if words and (words[0] in _RESERVED or "=" in words[0]):
@@ -131,22 +133,22 @@ def entrypoint(words: tuple[str, ...]) -> str:
     if wrong:
         shown = ", ".join(repr(word[:80]) for word in wrong)
         message = f"--format kuberay: a shell would change these words of the command: {shown}"
-        raise InputError(message, hint="put the command into a script in the workspace")
+        raise InputError(message, hint="move the command into a script in the workspace")
     return " ".join(words)
 
 
 def _comment(container: ContainerSettings, comment: str, operator: str = "") -> str:
-    """`comment`, and the objects that must exist before `kubectl apply -f FILE`."""
+    """Add the objects that must exist before `kubectl apply -f FILE` to `comment`."""
     secrets, repository = ", ".join(container.secrets), container.image.partition("@")[0]
     return "\n".join(
         (
             comment,
             *([f"The cluster must have {operator}"] if operator else []),
-            f"The image must be in its registry: imgbuild push {container.target} {repository}",
+            f"Push the image first: imgbuild push {container.target} {repository}",
             f"Two PersistentVolumeClaims: workspace ({container.workdir}), models ({MODELS})",
-            *([f"Secret {SECRET}, each key may be absent: {secrets}"] if secrets else []),
-            "kernels has compiled code; with a claim instead of emptyDir it outlives the pod.",
-            "Start it: kubectl apply -f FILE",
+            *([f"Secret {SECRET}, with optional keys: {secrets}"] if secrets else []),
+            "kernels stores compiled code; to keep the code, use a claim instead of emptyDir.",
+            "To start it, run: kubectl apply -f FILE",
         )
     )
 
@@ -158,7 +160,7 @@ def _template(
     variables: list[dict[str, Any]] | None = None,
     name: str = "main",
 ) -> dict[str, Any]:
-    """A pod: the container, with volumes for code, models, compiled code and shared memory."""
+    """A pod with volumes for code, models, compiled code and shared memory."""
     shared: dict[str, Any] = {"medium": "Memory"}
     if container.shared:
         shared["sizeLimit"] = f"{container.shared}Mi"
@@ -201,7 +203,7 @@ def _ray_template(container: ContainerSettings, name: str) -> dict[str, Any]:
 
 
 def _variables(container: ContainerSettings) -> list[dict[str, Any]]:
-    """Variables with values, and those of the secret, each of which may be absent."""
+    """Variables with values, and optional variables from the secret."""
     plain: list[dict[str, Any]] = [
         {"name": name, "value": _escaped(value)} for name, value in container.env.items()
     ]
@@ -223,25 +225,25 @@ def _limits(container: ContainerSettings) -> dict[str, Any]:
             message = (
                 f"--rdma {container.rdma}: expected the resource of a device plugin, not a device"
             )
-            raise InputError(message, hint="for example: --rdma rdma/ib")
+            raise InputError(message, hint="specify, for example, --rdma rdma/ib")
         limits[container.rdma] = 1
     return limits
 
 
 def _gpus(container: ContainerSettings) -> int:
-    """The GPUs of a node: 1 by default."""
+    """The number of GPUs of a node (default: 1)."""
     if container.gpus is True:
-        message = "--gpus all: Kubernetes requires a number"
-        raise InputError(message, hint="for example: --gpus 8, per node")
+        message = "--gpus all is not supported, because Kubernetes requires a number"
+        raise InputError(message, hint="specify a number per node, such as --gpus 8")
     return 1 if container.gpus is None else int(container.gpus)
 
 
 def _escaped(text: str) -> str:
-    """`text` where Kubernetes replaces $(NAME)."""
+    """Escape `text` for places where Kubernetes replaces $(NAME)."""
     return text.replace("$", "$$")
 
 
 def _require_command(container: ContainerSettings, form: str) -> None:
     if not container.command:
         message = f"--format {form} requires a command; add it after --"
-        raise InputError(message, hint="for example: -- python train.py")
+        raise InputError(message, hint="add, for example, -- python train.py")

@@ -1,6 +1,6 @@
-"""`render --online`: a Dockerfile that downloads its inputs (separate: an output format).
+"""Renders a Dockerfile that downloads its inputs (separate: an output format).
 
-The installation steps still have no network access and check the same hashes.
+Installation steps have no network access and check the same hashes as in other Dockerfiles.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from imgbuild.values import Arch
 
 
 def online(dockerfile: Dockerfile, lock: Lock, reference: str, addresses: Addresses) -> Dockerfile:
-    """`dockerfile` with addresses, and FROM the published base `reference`."""
+    """Add URLs to `dockerfile`, and use the published base `reference`."""
     stages = tuple(
         _stage(stage, lock, Arch.parse(stage.arch), addresses) for stage in dockerfile.stages
     )
@@ -29,7 +29,7 @@ def online(dockerfile: Dockerfile, lock: Lock, reference: str, addresses: Addres
 
 
 def build_files(lock: Lock, arches: Iterable[Arch]) -> dict[str, bytes]:
-    """File name → requirements, with hashes, of the builds of packages that have no wheel."""
+    """The requirements files, with hashes, for building packages without wheels, by name."""
     return {
         builds.file_name(built.package, arch): "".join(
             f"{quoting.requirement(wheel.package, wheel.version, (wheel.sha256,))}\n"
@@ -41,15 +41,17 @@ def build_files(lock: Lock, arches: Iterable[Arch]) -> dict[str, bytes]:
 
 
 def reference(dockerfile: Dockerfile, lock: Lock, registry: str | None) -> str:
-    """The published base of `dockerfile`, by digest; InputError if no registry is given for it."""
+    """The reference of the published base of `dockerfile`, by digest.
+
+    Raises InputError if no registry is specified.
+    """
     if lock.base.kind == "registry":
         return lock.base.image
     if registry is None:
-        message = f"{dockerfile.target}: its base {dockerfile.base.name} is not in a registry"
+        message = f"{dockerfile.target}: the base {dockerfile.base.name} is not in a registry"
         hint = (
-            f"push the base first (imgbuild push {dockerfile.target} HOST/NAME --only base),"
-            " then pass"
-            " --registry HOST/NAME or set registry: in matrix.yaml"
+            f"run imgbuild push {dockerfile.target} HOST/NAME --only base, and pass --registry "
+            "HOST/NAME or set registry: in matrix.yaml"
         )
         raise InputError(message, hint=hint)
     return f"{registry}@{dockerfile.base.digest}"

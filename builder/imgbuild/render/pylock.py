@@ -1,7 +1,7 @@
-"""`render --format pylock`: PEP 751's pylock.toml for pip and uv (separate: an output format).
+"""Renders PEP 751's pylock.toml for pip and uv (separate: an output format).
 
-It names hosts, so it is never committed. A package with one version everywhere has one entry with
-its wheels; a package whose version differs has one entry with a marker for each architecture.
+The file contains host names, so it is never committed. If the version of a package depends on the
+architecture, the package has an entry with a marker for each architecture.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Entries = dict[tuple[str, str], dict[Arch, Wheel | BuiltWheel]]
 
 
 def text(lock: Lock, arches: Sequence[Arch], addresses: Addresses) -> str:
-    """`pylock.toml` of `lock` for `arches`."""
+    """The text of `pylock.toml` for `lock` on `arches`."""
     entries: Entries = {}
     for arch in arches:
         resolution = lock.arch[arch]
@@ -51,8 +51,8 @@ def _repository(package: str, source: str) -> list[str]:
     """The entry of a package from a git repository, which has no version (PEP 751)."""
     address = read(source)
     if not isinstance(address, GitAddress):
-        message = f"{package}: its URL in the lock is not the URL of a git repository: {source}"
-        raise InputError(message, hint="lock it again")
+        message = f"{package}: the URL in the lock is not that of a git repository: {source}"
+        raise InputError(message, hint="run imgbuild lock again")
     folder = f", subdirectory = {_string(address.subdirectory)}" if address.subdirectory else ""
     tree = f'type = "git", url = {_string(address.url)}, commit-id = {_string(address.rev)}'
     return ["", "[[packages]]", f"name = {_string(package)}", f"vcs = {{{tree}{folder}}}"]
@@ -99,5 +99,5 @@ def _marker(arches: Iterable[Arch]) -> str:
 
 
 def _string(text: str) -> str:
-    """A basic string of TOML, whose escapes include those of JSON."""
+    """A basic string in TOML, written as JSON, because TOML has the same escapes."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""The text of /opt/imgbuild/README: contents of an image, first commands, missing parts."""
+"""Renders /opt/imgbuild/README, which describes the contents and use of an image."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODES = {
 
 
 class ReadmeValue(msgspec.Struct, frozen=True, kw_only=True):
-    """The template's values; `versions` are those of all architectures, `main` are names in it."""
+    """The values for the template. `versions` are those of all architectures."""
 
     target: str
     summary: str
@@ -40,9 +40,9 @@ class ReadmeValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def readme(lock: Lock, target: Target, images: Path) -> str:
-    """The text for the image of `lock`, whose row of the matrix is `target`.
+    """The README of the image of `lock`. `target` is the row of the matrix.
 
-    InputError for a template of the project that cannot be rendered.
+    Raises InputError for a template of the project that cannot be rendered.
     """
     versions = versions_of(lock)
     value = ReadmeValue(
@@ -63,7 +63,7 @@ def readme(lock: Lock, target: Target, images: Path) -> str:
 
 
 def _folded(line: str) -> str:
-    """A line of prose folded to at most WIDTH characters; indented lines are unchanged."""
+    """Fold a line of prose to WIDTH characters. Indented lines do not change."""
     if line.startswith("    ") or len(line) <= WIDTH:
         return line
     indent = "  " if line.startswith("- ") else ""

@@ -1,9 +1,8 @@
-"""A restricted Jinja for templates of another author's checkout (separate: a security boundary).
+"""Restricts Jinja for templates of untrusted checkouts (separate: a security boundary).
 
-Templates get values of imgbuild and can only produce text: they cannot access other Python
-attributes, call methods that change or read anything else, or read other files than templates. The
-size of the output and the number of repetitions are limited. An output without a filter must be a
-plain word.
+Templates can only produce text from values of imgbuild. They cannot access other Python attributes,
+call methods that change or read other data, or read files other than templates. The size of the
+output and the number of repetitions are limited. An output without a filter must be a plain word.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ _COMPILED: dict[tuple[Any, ...], Any] = {}
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """An environment for one rendering. `filters` are in addition to FILTERS.
+    """An environment for one rendering. `filters` are added to FILTERS.
 
-    `read` returns the text and the path of a template by its name; None if it does not exist.
+    `read` returns the text and the path of a template by name, or None if it does not exist.
     """
 
     intercepted_binops = frozenset(("+", "-", "*", "/", "//", "**", "%"))
@@ -88,13 +87,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
     # -- objects accessible to templates
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Whether a template may read `attr`: a plain value, or a method that may be called."""
+        """Whether a template can read `attr`, which must be a plain value or a permitted method."""
         if attr.startswith("_"):
             return False
         return value is None or isinstance(value, PLAIN) or self.is_safe_callable(value)
 
     def is_safe_callable(self, obj: Any) -> bool:
-        """Whether a template may call `obj`: a macro, a block, or a method of a plain value."""
+        """Whether a template can call `obj`: a macro, a block, or a method of a plain value."""
         if isinstance(obj, Macro | BlockReference):
             return True
         owner, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
@@ -106,13 +105,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         )
 
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call `obj` for a template, which counts as writing a whole template."""
+        """Call `obj` for a template. A call counts as writing a whole template."""
         self._count_steps(REPETITION + self._longest)
         self._counted((getattr(obj, "__self__", None), args, kwargs))
         return self._counted(super().call(context, obj, *args, **kwargs))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """The value of an operation: sums of numbers and of texts, products of numbers."""
+        """Evaluate an operation: sums of numbers or texts, and products of numbers."""
         numbers = isinstance(left, int) and isinstance(right, int)
         if operator == "+" and isinstance(left, str) and isinstance(right, str):
             self._count_steps(len(left) + len(right))
@@ -123,7 +122,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def compile(self, source: Any, name: Any = None, filename: Any = None, *more: Any) -> Any:
-        """The code of a template, which is the same for all renderings with these filters."""
+        """Compile a template. The code is shared by all renderings with the same filters."""
         key = (source, name, filename, *more, *sorted(self.filters))
         if key not in _COMPILED:
             _COMPILED[key] = super().compile(source, name, filename, *more)
@@ -134,11 +133,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _count_steps(self, amount: int) -> None:
         self._spent += amount
         if self._spent > LIMIT:
-            message = f"it repeats too often, or writes more than {LIMIT >> 20} MB"
+            message = f"the template repeats too often, or writes more than {LIMIT >> 20} MB"
             raise jinja2.TemplateRuntimeError(message)
 
     def _counted(self, value: Any) -> Any:
-        """Return `value`, after adding its size, including nested values, to the total."""
+        """Add the size of `value`, including nested values, to the total, and return `value`."""
         rest = [value]
         while rest:
             item = rest.pop()
@@ -154,7 +153,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return {name: self._with_counted_values(function) for name, function in functions.items()}
 
     def _with_counted_values(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The filter or test `function`, whose arguments and result are counted."""
+        """Wrap the filter or test `function` to count arguments and results."""
 
         @functools.wraps(function)  # with Jinja's mark of functions that get the environment
         def _called(*args: Any, **kwargs: Any) -> Any:
@@ -184,13 +183,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return (*source, lambda: True)
 
     def get_template(self, name: Any, *args: Any, **kwargs: Any) -> jinja2.Template:
-        """The template `name`; including it counts as writing it."""
+        """Load the template `name`. Including a template counts as writing it."""
         template = super().get_template(name, *args, **kwargs)
         self._count_steps(REPETITION + self._longest)
         return template
 
     def _each(self, items: Iterable[Any], size: int) -> list[Any]:
-        """`items` for a loop whose body has `size` characters."""
+        """Yield `items` for a loop whose body has `size` characters."""
         counted = []
         for item in items:
             self._count_steps(REPETITION + size)
@@ -201,7 +200,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self._each(items, 0)
 
     def _batched(self, items: Iterable[Any], size: int) -> list[list[Any]]:
-        """Jinja's `batch` without a value that fills the last list: that could be of any length."""
+        """Jinja's `batch` without a value to fill the last list, which could have any length."""
         listed = self._listed(items)
         return [listed[start : start + size] for start in range(0, len(listed), max(size, 1))]
 
@@ -209,7 +208,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return str(self._concat(between, *self._listed(items), joined=True))
 
     def _concat(self, first: Any, *rest: Any, joined: bool = False) -> str:
-        """The texts as one; it is quoted if each is quoted or a plain word."""
+        """Join texts. The result is quoted if each text is quoted or a plain word."""
         texts = rest if joined else (first, *rest)
         self._count_steps(sum(len(str(text)) + len(str(first)) * joined for text in texts))
         whole = (str(first) if joined else "").join(map(str, texts))
@@ -228,8 +227,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             text = str(value)
             if not quoting.is_plain(text):
                 message = (
-                    f"{text!r} is not a plain word: write it with the filter of its place, such"
-                    " as word, words, value, quoted, line or comment"
+                    f"{text!r} is not a plain word; use the filter for its context, such as word, "
+                    "words, value, quoted, line or comment"
                 )
                 raise jinja2.TemplateRuntimeError(message)
         else:
@@ -240,7 +239,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 def _accepting_plain_texts(function: Callable[..., object]) -> Callable[..., object]:
-    """`function` for plain strings: markupsafe's strings, returned by macros, escape added text."""
+    """Pass plain strings to `function` instead of the strings of markupsafe."""
 
     def _called(*args: Any, **kwargs: Any) -> object:
         return function(*map(_plain, args), **{name: _plain(arg) for name, arg in kwargs.items()})
@@ -283,7 +282,7 @@ class _Counted(NodeTransformer):
         return node
 
     def _value(self, node: nodes.Expr) -> nodes.Node:
-        """A list, a mapping or a part of one, which is counted when it is created."""
+        """Count lists, mappings and parts of them when they are created."""
         self.generic_visit(node)
         if getattr(node, "ctx", "load") != "load":
             return node
@@ -303,7 +302,7 @@ class _Counted(NodeTransformer):
         return nodes.Filter(node, "_counted", [], [], None, None, lineno=node.lineno)
 
     def _named(self, node: nodes.Node) -> nodes.Node:
-        """A statement with the name of a template, which is kept as a constant."""
+        """Keep the name of a template in a statement as a constant."""
         return node
 
     visit_Include = visit_Import = visit_FromImport = visit_Extends = _named  # noqa: N815

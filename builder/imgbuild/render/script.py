@@ -1,7 +1,7 @@
-"""`render --format script`: a shell script that installs a lock (separate: an output format).
+"""Renders a shell script that installs a lock (separate: an output format).
 
-Packages from which files are removed, and those without a wheel, come after all others: each is
-installed into a separate folder, or built.
+Packages with omitted files, which are installed into separate folders, and packages to build follow
+all others.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ HOST = ("NVIDIA_", "PATH", "VIRTUAL_ENV")  # variables that only a container or 
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A package as a line of requirements, for the default index or a folder of wheels.
+    """A package as a line of a requirements file, for the default index or a folder of wheels.
 
-    `with_url` is the same line with a URL, for a package that only another index has.
+    `with_url` is the same line with a URL, for a package from another index.
     """
 
     plain: str
@@ -36,10 +36,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeparateInstall(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that is installed by a separate step.
+    """A package that is installed in a separate step.
 
-    Files are removed from it, or it has no wheel: then `requires` are its build requirements in
-    addition to the packages installed before, and `env` is the environment of the build.
+    The package has omitted files, or no wheel. To build it, `requires` are build requirements in
+    addition to installed packages, and `env` is the environment of the build.
     """
 
     package: str
@@ -51,7 +51,7 @@ class SeparateInstall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of the template."""
+    """The values for the template."""
 
     target: str
     arch: Arch
@@ -66,7 +66,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def script(lock: Lock, target_digests: TargetDigests, arch: Arch, addresses: Addresses) -> Script:
-    """The script of `lock` on `arch`; InputError if a package cannot be built there."""
+    """The script for `lock` on `arch`. Raises InputError if a package cannot be built on `arch`."""
     resolution = lock.arch[arch]
     omissions = _omissions(lock, resolution)
     floors = target_digests.arch[arch].floors
@@ -116,7 +116,7 @@ def _omissions(lock: Lock, resolution: Resolution) -> dict[str, Omission]:
 def _line(
     lock: Lock, package: str, version: str, files: Sequence[LockedFile], addresses: Addresses
 ) -> Line:
-    """A package with the hashes of `files`, the first of which is on an index."""
+    """A package with the hashes of `files`. The first file is on an index."""
     hashes = [file.sha256 for file in files]
     with_url = ""
     if package in lock.indexes or (lock.project and package in lock.project.sources):
@@ -150,7 +150,7 @@ def text(script: Script, name: str, images: Path) -> str:
 
 
 def _environment(lock: Lock) -> dict[str, str]:
-    """The image's variables for a shell in which $venv and $cache are set."""
+    """The variables of the image, for a shell that has set $venv and $cache."""
     return {
         name: _moved(lock, value)
         for name, value in lock.settings.env.items()
@@ -159,7 +159,7 @@ def _environment(lock: Lock) -> dict[str, str]:
 
 
 def _links(lock: Lock) -> dict[str, str]:
-    """Links below the environment, by their path in it."""
+    """The links in the environment, by path."""
     prefix = lock.settings.prefix + "/"
     return {
         path.removeprefix(prefix): to
@@ -169,7 +169,7 @@ def _links(lock: Lock) -> dict[str, str]:
 
 
 def _moved(lock: Lock, value: str) -> str:
-    """A value in double quotes, with the image's folders replaced by the script's."""
+    """A value in double quotes, with folders of the image replaced by those of the script."""
     quoted = quoting.double(value)
     for folder, name in ((lock.settings.prefix, "$venv"), (lock.settings.cache, "$cache")):
         if quoted == folder or quoted.startswith(folder + "/"):

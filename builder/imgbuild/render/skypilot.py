@@ -1,6 +1,6 @@
-"""A container as a task of SkyPilot (separate: a format of clouds).
+"""Renders a container as a SkyPilot task (separate: a format of clouds).
 
-The format: docs.skypilot.co, the YAML specification of tasks.
+The format is defined in the YAML specification of tasks at docs.skypilot.co.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from imgbuild.render import container_yaml
 
 
 def task(container: ContainerSettings, comment: str) -> str:
-    """A task: the image on machines with these GPUs, the current folder, and the command."""
+    """A task that runs the command in the image, on machines with the GPUs."""
     wrong = _problems(container)
     if wrong:
         raise InputError("\n".join(wrong), hint="for the options, run: imgbuild render --help")
@@ -50,13 +50,17 @@ def _problems(container: ContainerSettings) -> list[str]:
     if not container.command:
         wrong.append(f"{form} requires a command; add it after --, for example: -- python train.py")
     if container.gpus is True:
-        wrong.append("--gpus all: SkyPilot requires a number, such as --gpus 8 per node")
+        wrong.append(
+            "--gpus all is not supported by SkyPilot; specify a number per node, such as --gpus 8"
+        )
     if not container.gpu and container.gpus != 0:
-        wrong.append(f"{form}: SkyPilot chooses machines by GPU: add --gpu H100, or --gpus 0")
+        wrong.append(
+            f"{form}: SkyPilot selects machines by GPU; add --gpu, such as --gpu H100, or --gpus 0"
+        )
     if container.gpu and container.gpus == 0:
         wrong.append("--gpu and --gpus 0 cannot be combined")
     if container.shared:
-        wrong.append("--shared: SkyPilot sets the shared memory itself; omit it")
+        wrong.append("omit --shared, because SkyPilot sets the size of shared memory")
     if container.rdma:
-        wrong.append("--rdma: SkyPilot chooses the network; omit it")
+        wrong.append("omit --rdma, because SkyPilot selects the network")
     return wrong

@@ -1,7 +1,6 @@
-"""Templates of `images/templates/` and of projects: loading, filters, quoting, rendering.
+"""Loads and renders templates of imgbuild and of projects, with filters for quoting.
 
-A project may be another author's, so its templates run in `sandbox`. An unknown name in a template
-is an error, not an empty text.
+Projects are not trusted, so templates run in `sandbox`. An unknown name in a template is an error.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ APPTAINER = "apptainer.j2"
 # The files whose language allows no line breaks in a word; all others are shell scripts.
 ONE_LINE = ("dockerfile.j2", APPTAINER)
 SIZE = 256 << 10  # bytes of a template
-HINT = "correct the template, or remove it to use imgbuild's own"
+HINT = "correct the template, or remove it to use that of imgbuild"
 
 
 def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: object) -> str:
-    """The rendered template `name`; its variables are the fields of `value`.
+    """Render the template `name`. Variables are the fields of `value`.
 
-    A file of that name in `images`/templates replaces imgbuild's template; InputError if it cannot
-    be read, or uses something that is not allowed in templates.
+    A file with this name in `images`/templates replaces the template of imgbuild. Raises InputError
+    if the template cannot be read or is not allowed.
     """
     from imgbuild.render.sandbox import Sandbox  # Jinja is slow to load
 
@@ -75,9 +74,9 @@ def filters(name: str) -> dict[str, Callable[..., object]]:
 
 
 def project_templates(images: Path) -> tuple[str, ...]:
-    """The templates in `images` that imgbuild does not have, or has with other content.
+    """The templates in `images` that differ from those of imgbuild.
 
-    Links to folders are not followed: rendering refuses a template that is reached through one.
+    Links to folders are not followed, because templates behind links are not rendered.
     """
     folder = images / FOLDER
     if folder.is_symlink():
@@ -92,7 +91,7 @@ def project_templates(images: Path) -> tuple[str, ...]:
 
 
 def slug(name: str) -> str:
-    """A target's name for places where dots are not allowed."""
+    """Convert a target's name for places where dots are not allowed."""
     return name.replace(".", "_")
 
 
@@ -104,26 +103,26 @@ def _same(folder: Path, name: str) -> bool:
 
 
 def _braces(text: str, instead: str) -> Quoted:
-    """`text` without `{{`, which Apptainer would read as a build argument."""
+    """Replace `{{` in `text`, which Apptainer would read as a build argument."""
     while "{{" in text:
         text = text.replace("{{", instead)
     return Quoted(text)
 
 
 def _label(text: str) -> Quoted:
-    """A value of %labels: the rest of a line, which has no quoting."""
+    """A value in %labels, which is the rest of a line without quoting."""
     quoting.word(text)  # InputError for control characters
     if "{{" in text:
-        message = f"{text!r} has {{{{, which a label of Apptainer cannot have"
+        message = f"{text!r} has {{{{, which labels of Apptainer cannot contain"
         raise InputError(message, hint=quoting.HINT)
     return Quoted(text)
 
 
 def _source(images: Path | None, name: str) -> tuple[str, str] | None:
-    """The text of a template and its path; None if there is none."""
+    """The text and path of a template, or None."""
     if "\\" in name:
-        message = f"{name!r} is not the name of a template"
-        raise InputError(message, hint="templates are files below images/templates")
+        message = f"{name!r} is not a valid template name"
+        raise InputError(message, hint="specify a file below images/templates")
     places = [(images, f"{FOLDER}/{name}")] if images is not None else []
     for top, path in (*places, (DATA, name)):
         text = _read(top, path)
@@ -133,9 +132,10 @@ def _source(images: Path | None, name: str) -> tuple[str, str] | None:
 
 
 def _read(top: Path, name: str) -> str | None:
-    """The text of the template at `name` below `top`; None if there is none.
+    """Read the template `name` below `top`. None if it does not exist.
 
-    InputError for links, for anything but text files, and for names that are not paths below `top`.
+    Raises InputError for links, for files that are not text, and for names that are not paths below
+    `top`.
     """
     path = top / name
     try:
@@ -158,7 +158,7 @@ def _read(top: Path, name: str) -> str | None:
 
 
 def _place(error: BaseException, name: str) -> str:
-    """File and line of the template at which `error` occurred."""
+    """The file and line of `error` in a template."""
     if isinstance(line := getattr(error, "lineno", None), int):  # a syntax error of Jinja
         return f"{getattr(error, 'filename', None) or name}:{line}"
     frames = [

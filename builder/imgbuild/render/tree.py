@@ -1,4 +1,4 @@
-"""Files, folders and links of a layer as shell steps of a Dockerfile."""
+"""Converts files, folders and links of a layer to shell commands of a Dockerfile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMON = "files"  # the folder next to a Dockerfile with the files of all archit
 
 
 class TreeFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """Folders of one mode and owner."""
+    """Folders with the same mode and owner."""
 
     paths: tuple[str, ...]
     mode: str
@@ -38,7 +38,7 @@ class TreeLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
-    """A file; `source` is its path in the build context. `by_arch`: one file per architecture."""
+    """A file. `source` is the path in the build context. `by_arch` means one per architecture."""
 
     path: str
     source: str
@@ -46,7 +46,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     by_arch: bool = False
 
     def command(self, context: str, arch: str | None) -> Quoted:
-        """The command that copies it; BuildKit sets $TARGETARCH to the architecture."""
+        """The command that copies the file. BuildKit sets $TARGETARCH to the architecture."""
         suffix = f"-{arch}" if arch else '-"$TARGETARCH"'
         folder = f"{context}/{COMMON}{suffix if self.by_arch else ''}"
         source = quoting.word("/" + self.source.partition("/")[2])
@@ -55,7 +55,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True):
-    """The members that a layer adds, in the order in which a shell creates them."""
+    """The members that a layer adds, in the order of creation."""
 
     folders: tuple[TreeFolder, ...]
     parents: tuple[str, ...]
@@ -65,11 +65,11 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
     def steps(
         self, context: str, *, owners: bool = True, arch: str | None = None
     ) -> tuple[Quoted, ...]:
-        """The commands that create it, from a folder `context` with the files.
+        """The commands that create the members, from a folder `context` with the files.
 
-        Without `owners` all files belong to the user who runs the commands. `arch` is the engines'
-        name of the architecture; without it, $TARGETARCH is used. Like a layer, the commands
-        replace files and links; if a folder exists at the path, they fail and change nothing.
+        Without `owners`, all files belong to the user who runs the commands. `arch` is the name of
+        the architecture in engines; without it, $TARGETARCH is used. Like a layer, the commands
+        replace files and links. If a folder exists at the path of a file, they fail.
         """
         return (
             *(folder.command(owners=owners) for folder in self.folders),
@@ -80,7 +80,7 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
-    """The members of one layer; architectures differ only in the content of files."""
+    """The members of a layer. Architectures differ only in the contents of files."""
     first = next(iter(members.values()))
     folders: dict[tuple[str, int, int], list[str]] = {}
     for member in first:
@@ -116,7 +116,7 @@ def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
 
 
 def sources(members: Mapping[Arch, Sequence[Member]]) -> dict[str, bytes]:
-    """The files of a layer by their path in the Dockerfile's folder."""
+    """The files of a layer by path in the folder of the Dockerfile."""
     contents: dict[str, bytes] = {}
     for arch, every in members.items():
         for member in every:

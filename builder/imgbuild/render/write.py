@@ -1,4 +1,4 @@
-"""`imgbuild render`: every format of a lock, to files, a folder or stdout.
+"""Renders locks for `imgbuild render` in all formats, to files, a folder or stdout.
 
 lock and digests → render → files next to the lock, a folder, or stdout
 """
@@ -46,9 +46,9 @@ CONTAINERS = (*LOCAL, "k8s-job", "jobset", "kuberay", "skypilot")
 
 
 class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The output format; for a Dockerfile also whether, and from which base, it downloads.
+    """The output format, and for a Dockerfile, whether it downloads inputs and the base.
 
-    `container` is for the formats of `CONTAINERS`.
+    `container` applies to the formats in `CONTAINERS`.
     """
 
     form: str = "dockerfile"
@@ -58,7 +58,7 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
-    """The texts of one target by file name; `place` is where they were written, if anywhere."""
+    """The texts of a target by file name. `place` is the output path, if any."""
 
     target: str
     form: str
@@ -67,7 +67,7 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """All texts, as written to stdout."""
+        """All texts, as printed to stdout."""
         return "".join(self.files.values()).removesuffix("\n")
 
 
@@ -95,9 +95,9 @@ def keep(
 def keep_new(
     project: Project, matrix: Matrix, names: Iterable[str], reporter: Reporter = SILENT
 ) -> None:
-    """Write the Dockerfiles of targets that were just locked, or report why one has none.
+    """Write the Dockerfiles of newly locked targets, or report why there is none.
 
-    In that case the Dockerfiles of an earlier lock are removed.
+    Without a Dockerfile, those of an earlier lock are removed.
     """
     ready = {}
     for name in names:
@@ -115,7 +115,7 @@ def keep_new(
 def check(
     project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
 ) -> None:
-    """LockStale, with every file that does not match its lock."""
+    """Raise LockStale with all files that do not match their locks."""
     reasons, ready = [], {}
     for lock in chosen:
         ready[lock.target] = document = _dockerfile(project, matrix, lock)
@@ -127,13 +127,13 @@ def check(
         reasons.append(f"{path} does not match the locks")
     if reasons:
         message = "\n  ".join(("rendered files are out of date:", *reasons))
-        raise LockStale(message, hint="imgbuild render --all")
+        raise LockStale(message, hint="run imgbuild render --all")
 
 
 def render(
     project: Project, matrix: Matrix, chosen: Sequence[Chosen], options: RenderOptions
 ) -> list[Rendered]:
-    """The requested format of each lock; a bake file is for all of them."""
+    """Render each lock in the requested format. A bake file contains all locks."""
     if options.form == "bake":
         dockerfiles = [_dockerfile(project, matrix, lock, arches) for lock, arches in chosen]
         text = codec.encode(bake.bake(dockerfiles)).decode()
@@ -150,7 +150,7 @@ def render(
 
 
 def leave(rendered: Sequence[Rendered], output: Path) -> list[Rendered]:
-    """Write the rendered texts to `output`: a file for one text, else a folder."""
+    """Write the rendered texts to `output`, which is a file for a single text, else a folder."""
     left = []
     for rendering in rendered:
         if len(rendered) == 1 and len(rendering.files) == 1:
@@ -205,9 +205,11 @@ def _texts(
 def _container(
     project: Project, matrix: Matrix, chosen: Chosen, options: RenderOptions
 ) -> dict[str, str]:
-    """A container of the image, by digest; InputError without a registry, unless it is local.
+    """The container of the image, by digest.
 
-    For Compose and dev containers, the name used by `imgbuild load` is also allowed.
+    For Compose and dev containers, the image can also be one loaded with `imgbuild load`.
+
+    Raises InputError without a registry, unless the image is local.
     """
     lock, arches = chosen
     digests = image_digests.read_digests(project.images, lock)
@@ -215,7 +217,7 @@ def _container(
     digest = digests.digest if whole else digests.arch[arches[0]].manifest
     if len(arches) > 1 and not whole:
         message = f"{lock.target}: {' and '.join(arches)} do not share a digest"
-        raise InputError(message, hint="specify one architecture with --arch, or none")
+        raise InputError(message, hint="specify one architecture with --arch, or omit --arch")
     registry = options.registry or matrix.registry
     if registry:
         image = f"{parse_repository(registry)}@{digest}"
@@ -223,7 +225,7 @@ def _container(
         image = f"{lock.target}:latest"
     else:
         message = f"--format {options.form}: the image must be in a registry"
-        raise InputError(message, hint="add --registry HOST/REPOSITORY, where it was pushed")
+        raise InputError(message, hint="specify the registry with --registry HOST/REPOSITORY")
     container = settings.settings(lock, arches, image, digest, options.container)
     comment = f"{lock.target}; made by: {_command(lock.target, arches, options, whole=whole)}"
     match options.form:
@@ -242,7 +244,7 @@ def _container(
 
 
 def _command(target: str, arches: Sequence[Arch], options: RenderOptions, *, whole: bool) -> str:
-    """The command that renders a container with these options, without its output."""
+    """The command that renders a container with these options, without --output."""
     start = options.container
     words = ["imgbuild", "render", target, "--format", options.form]
     words += [] if whole else ["--arch", arches[0]]
@@ -261,7 +263,7 @@ def _command(target: str, arches: Sequence[Arch], options: RenderOptions, *, who
 def _context(
     project: Project, matrix: Matrix, chosen: Chosen, options: RenderOptions
 ) -> dict[str, str]:
-    """A build context for `docker build`: the Dockerfile and all files that it copies."""
+    """The build context for `docker build`: the Dockerfile and all files that it copies."""
     lock, arches = chosen
     dockerfile = msgspec.structs.replace(_dockerfile(project, matrix, lock, arches), kept=False)
     files = {
@@ -306,9 +308,9 @@ def _keep_bake(
 def _bake(
     project: Project, matrix: Matrix, ready: Mapping[str, Dockerfile], reporter: Reporter
 ) -> bytes | None:
-    """The bake file of all targets that have a Dockerfile; None if there is none.
+    """The bake file of all targets with a Dockerfile, or None.
 
-    `ready` are the Dockerfiles that need not be rendered again, by target.
+    `ready` are already rendered Dockerfiles by target.
     """
     dockerfiles = []
     for name in project.locked_targets():
@@ -319,20 +321,22 @@ def _bake(
                 document = _dockerfile(project, matrix, lock)
             dockerfiles.append(document)
         except ImgbuildError as error:
-            reporter.detail(f"{bake.FILE} is without {name}: {error.message}")
+            reporter.detail(f"{name} is omitted from {bake.FILE}: {error.message}")
     return codec.encode(bake.bake(dockerfiles)) if dockerfiles else None
 
 
 def _name(chosen: Chosen) -> str:
-    """The file name of a text for one architecture, which it contains if the target has several."""
+    """The file name for one architecture, which includes its name if the target has several."""
     lock = chosen[0]
     return lock.target if len(lock.arch) == 1 else f"{lock.target}-{_single_arch(chosen)}"
 
 
 def _single_arch(chosen: Chosen) -> Arch:
-    """The architecture of a text for a single one; InputError if there are several."""
+    """The selected architecture. Raises InputError if there are several."""
     lock, arches = chosen
     if len(arches) == 1:
         return arches[0]
-    message = f"{lock.target} has {' and '.join(arches)}, but this format supports one architecture"
+    message = (
+        f"{lock.target} has {' and '.join(arches)}, but this format supports only one architecture"
+    )
     raise InputError(message, hint=f"add --arch {arches[0]}")

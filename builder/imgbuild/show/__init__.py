@@ -1,1 +1,1 @@
-"""Tables, pages, status, variables, dependencies and differences of targets and images."""
+"""Presents targets and images: tables, pages, status, variables, dependencies, differences."""

@@ -1,8 +1,8 @@
-"""`data/compare.yaml`: which differences between two images are accepted, with reasons.
+"""Accepts differences between two images according to lists such as `data/compare.yaml`.
 
-Input: `data/compare.yaml`, differences. Output: the same differences, each with the reason of the
-entry that accepts it. An entry may name a comparison for two contents: then the contents are read,
-and accepted only if the comparison succeeds.
+The output are the differences, with the reasons of the entries that accept them. An entry can
+specify how to compare contents. The contents are then read, and accepted only if the comparison
+succeeds.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ Like = Literal["", "record", "launcher", "folder"]
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of a list of accepted differences.
+    """An entry in a list of accepted differences.
 
-    In `path` a * means any part of one name, ** for any part of a path; "configuration" is the
-    image's configuration. `field` is the field that differs, with the same wildcards. With `only`,
-    the entry applies to paths on one side only, and only if that side is one of these builders.
-    `like` names how contents must be the same:
+    In `path`, * matches a part of a name, and ** a part of a path; "configuration" is the
+    configuration of the image. `field` is the field that differs, with the same wildcards. With
+    `only`, the entry applies to paths that exist only in images of these builders. `like` defines
+    how contents are compared:
 
-    - record: the same rows in any order, except files whose own difference is accepted;
-    - launcher: the same interpreter, which calls the same function, with no other line;
-    - folder: of presence: a folder, in which all that differs is accepted by itself.
+    - record: the same rows in any order, except rows of files with accepted differences; -
+    launcher: the same interpreter and function, without additional lines; - folder: a folder that
+    exists only on one side, with only accepted differences inside.
     """
 
     path: str
@@ -65,7 +65,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class FileDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """One difference, and why it is accepted (empty: it is not)."""
+    """A difference, and the reason if it is accepted."""
 
     path: str
     field: str
@@ -75,13 +75,13 @@ class FileDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def builders() -> tuple[Accepted, ...]:
-    """The accepted differences between the images that two builders create from one plan."""
+    """The accepted differences between images that two builders create from the same plan."""
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
     return _accepted(text, FILE)
 
 
 def read(path: Path) -> tuple[Accepted, ...]:
-    """The list in the file at `path`; InputError with its problems."""
+    """Read the list at `path`. Raises InputError with all problems."""
     try:
         text = boundary.content(path).decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -94,7 +94,7 @@ def _accepted(text: str, file: str) -> tuple[Accepted, ...]:
     try:
         entries = msgspec.convert(yaml_data.read(text) or [], tuple[Accepted, ...])
     except (yaml.YAMLError, msgspec.ValidationError) as error:
-        message = f"{file} is not a list of accepted differences: {error}"
+        message = f"{file} is not a valid list of accepted differences: {error}"
         raise InputError(message, hint="each entry must have path, field and reason") from error
     for entry in entries:
         if not entry.reason.strip():
@@ -104,9 +104,9 @@ def _accepted(text: str, file: str) -> tuple[Accepted, ...]:
 
 
 class Acceptor:
-    """Compares differences with a list, and records the entries that were needed.
+    """Compares differences with a list, and records which entries are used.
 
-    `names` are those of the two sides; `watch` stores the contents that entries compare.
+    `names` are the names of the two sides. `watch` stores the contents that entries compare.
     """
 
     def __init__(self, accepted: Sequence[Accepted], names: tuple[str, str]) -> None:
@@ -118,7 +118,7 @@ class Acceptor:
         self._used: set[int] = set()
 
     def watch(self, side: int) -> Callable[[str], Callable[[bytes], object] | None]:
-        """A callback for `Merged.add` of `side` (0 or 1) that stores contents that are needed."""
+        """A callback for `Merged.add` of `side` (0 or 1) that stores the contents to compare."""
         limits = [
             (path, LIMITS[entry.like])
             for path, entry in zip(self._paths, self._accepted, strict=True)
@@ -142,7 +142,7 @@ class Acceptor:
         return _reader_of
 
     def judge(self, differences: Iterable[FileDifference]) -> tuple[FileDifference, ...]:
-        """The differences in the same order, with a reason where an entry accepts them."""
+        """The differences in the same order, with the reasons of accepted ones."""
         judged = [self._judged(each, ("", "launcher"), {}) for each in differences]
         # Folders and RECORD refer to other files, whose differences must be compared first.
         for like in ("folder", "record"):
@@ -153,7 +153,7 @@ class Acceptor:
         return tuple(judged)
 
     def unused(self) -> tuple[Accepted, ...]:
-        """The entries that accepted no difference, except those of other builders."""
+        """The entries without an accepted difference, except entries for other builders."""
         return tuple(
             entry
             for place, entry in enumerate(self._accepted)
@@ -183,7 +183,7 @@ class Acceptor:
         return difference
 
     def _only(self, difference: FileDifference) -> str | None:
-        """The only side that has the path or field; None if both have it."""
+        """The only side that has the path or field, or None if both sides have it."""
         if difference.left is None:
             return self._names[1]
         return self._names[0] if difference.right is None else None
@@ -202,7 +202,7 @@ class Acceptor:
 
 
 def _by_path(judged: Iterable[FileDifference]) -> dict[str, FileDifference]:
-    """For each path one of its differences: if possible, one that no entry accepts."""
+    """One difference for each path, preferably one that is not accepted."""
     by_path: dict[str, FileDifference] = {}
     for each in judged:
         if each.path not in by_path or not each.reason:
@@ -211,7 +211,7 @@ def _by_path(judged: Iterable[FileDifference]) -> dict[str, FileDifference]:
 
 
 def _is_harmless_folder(difference: FileDifference, by_path: Mapping[str, FileDifference]) -> bool:
-    """Whether a folder that one side lacks has only accepted entries, or such folders."""
+    """Whether a folder that one side lacks has only accepted differences inside."""
     if not _is_folder(difference):
         return False
     below = (each for path, each in by_path.items() if path.startswith(f"{difference.path}/"))
@@ -225,16 +225,16 @@ def _is_folder(difference: FileDifference) -> bool:
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """`text` with * for any part of one name and ** for any part of a path."""
+    """Compile a pattern in which * matches a part of a name and ** a part of a path."""
     parts = re.split(r"(\*\*|\*)", text)
     stars = {"**": ".*", "*": "[^/]*"}
     return re.compile("".join(stars.get(part, re.escape(part)) for part in parts), re.DOTALL)
 
 
 def _launched(script: bytes) -> tuple[str, str, str] | None:
-    """Interpreter, module and function of a script that only calls the function; else None.
+    """The interpreter, module and function of a script that only calls a function, or None.
 
-    No line is skipped: a script with an additional or different line does not match.
+    A script with an additional or different line does not match.
     """
     match = LAUNCHER.fullmatch(script.decode("utf-8", "replace"))
     if match is None or match["call"].partition(".")[0] != match["name"]:
@@ -245,7 +245,7 @@ def _launched(script: bytes) -> tuple[str, str, str] | None:
 def _same_record(
     path: str, left: bytes, right: bytes, by_path: Mapping[str, FileDifference]
 ) -> bool:
-    """Whether two RECORDs have the same rows for all files without a difference."""
+    """Whether two RECORD files have the same rows for all files without a difference."""
     mine, theirs = _rows(left), _rows(right)
     site = posixpath.dirname(posixpath.dirname(path))
     for name in mine.keys() | theirs.keys():

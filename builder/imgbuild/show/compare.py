@@ -1,8 +1,8 @@
-"""`diff --files`: whether two images have the same files, configuration and behaviour.
+"""Compares the files and configuration of two images for `imgbuild diff --files`.
 
-Input: two images and a list of accepted differences. Output: a `Comparison`: every difference of
-paths, types, modes, owners, link targets, attributes, content and configuration, each with the
-reason if it is accepted. Times and the division into layers are not compared.
+The input are two images and a list of accepted differences. The output is a `Comparison` with all
+differences in paths, types, modes, owners, link targets, attributes, contents and configuration,
+and the reasons for accepted ones. Times and the division into layers are not compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONFIGURATION = "configuration"  # in place of a path
 
 
 class CompareSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the images: its digest, the number of its paths, the size of all files in bytes."""
+    """One of two images: digest, number of paths, and size of all files in bytes."""
 
     name: str
     path: str
@@ -35,7 +35,7 @@ class CompareSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences of two images. `unused` are entries of the list that matched nothing."""
+    """The differences between two images. `unused` are entries of the list without a match."""
 
     left: CompareSide
     right: CompareSide
@@ -57,9 +57,10 @@ def compare(
     names: tuple[str, str],
     reporter: Reporter = SILENT,
 ) -> Comparison:
-    """Compare two images; `names` are their names in the result.
+    """Compare two images. `names` are the names for the images in the result.
 
-    Both are read in parallel, each layer as a stream. IntegrityError if a layer is damaged.
+    The images are read in parallel, with layers as streams. Raises IntegrityError if a layer is
+    damaged.
     """
     acceptor = Acceptor(accepted, names)
     trees = _merged((left, right), acceptor, reporter)
@@ -111,7 +112,7 @@ def _merged(
 
 
 def _trees(left: Node, right: Node) -> Iterator[FileDifference]:
-    """The differences of two trees, folder by folder, in the order of paths."""
+    """The differences between two trees, ordered by path."""
     first = (_names(left), _names(right))
     todo: list[tuple[str, Node | None, Node | None]] = [("", left, right)]
     while todo:
@@ -153,7 +154,7 @@ def _nodes(
 
 
 def _names(root: Node) -> dict[int, str]:
-    """For each file with several names, the first of them."""
+    """The first name of each file with several names."""
     first_names: dict[int, str] = {}
     todo = [("", root)]
     while todo:
@@ -206,7 +207,7 @@ def _configurations(left: Configuration, right: Configuration) -> Iterator[FileD
 
 
 def _settings(configuration: Configuration) -> dict[str, str]:
-    """Every setting that is not empty, as text; variables and labels one by one."""
+    """All settings that are not empty as text, with separate entries for variables and labels."""
     settings = {"architecture": configuration.architecture, "os": configuration.os}
     settings["variant"] = configuration.variant
     for key, value in (configuration.config or {}).items():

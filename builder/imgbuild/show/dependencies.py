@@ -1,7 +1,7 @@
-"""The dependencies within a package set, and the bounds on the version of a package.
+"""Computes the dependencies within a package set, and the bounds on versions.
 
-The requirements are those of the wheels' METADATA, recorded in `images/packages.json`; those of the
-target itself are in its lock.
+Requirements are those in METADATA of wheels, recorded in `images/packages.json`, and those of the
+target in its lock.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ REPEATED = " (*)"  # after a package whose dependencies are above
 
 
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
-    """One requirement: `package` needs `needs`, by `requirement` in its METADATA.
+    """A requirement: `package` requires `needs`, as `requirement` in METADATA states.
 
-    `spec` is its specifier, "" for any version; `extra` is the extra of `package` that declares it.
-    The marker, which applies, is omitted.
+    `spec` is the specifier, or "" for any version. `extra` is the extra of `package` that declares
+    the requirement. Markers, which always apply, are omitted.
     """
 
     package: str
@@ -44,9 +44,9 @@ class Dependency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Graph(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of a target and their dependencies; `roots` are named by the target.
+    """The packages of a target and their dependencies. `roots` are required by the target.
 
-    `packages` is package → version, `roots` package → specifier.
+    `packages` maps packages to versions, and `roots` maps packages to specifiers.
     """
 
     target: str
@@ -57,10 +57,11 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackageLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """The layers that change with another version of one package, and their download size.
+    """The layers that change with the version of a package, and their download size.
 
-    `position` (from 1) and `name` are those of the layer with the package, `others` its other
-    packages; `layers` and `size` include the layer of imgbuild's files if these list versions.
+    `position` (starting at 1) and `name` are those of the layer with the package. `others` is the
+    number of other packages in the layer. `layers` and `size` include the layer with imgbuild's
+    files if these files contain versions.
     """
 
     position: int
@@ -71,15 +72,15 @@ class PackageLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a package of a target has its version.
+    """The reasons for the version of a package in a target.
 
-    `target_spec` is the target's own specifier, None if the target does not name it; `dependents`
-    are the packages that need it; `bounds` are the combined bounds, `unpinned` those without
-    `target_spec`; `exact` are its own requirements on a single version, which another version of it
-    would change; `learned` the constraints on it; `as_of` the day before which its file was
-    uploaded; `notes` are sentences on it in the target's notes, `refused` the versions that
-    `imgbuild update` refused, with reasons; `layer` has the layers that only another version would
-    change, None for a target without digests.
+    `target_spec` is the specifier of the target, or None if the target does not require the
+    package. `dependents` are the packages that require it. `bounds` are the combined bounds, and
+    `unpinned` the bounds without `target_spec`. `exact` are its requirements on exact versions of
+    other packages. `learned` are learned constraints on it. `as_of` is the cut-off date for
+    uploads. `notes` are sentences on the package in notes of the target. `refused` are versions
+    that `imgbuild update` rejected, with reasons. `layer` has the layers that change with the
+    version, or None for a target without digests.
     """
 
     target: str
@@ -99,7 +100,7 @@ class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unmet(msgspec.Struct, frozen=True, kw_only=True):
-    """What a version of a package requires of `package`, of which a target has `version`."""
+    """A requirement on `package` that a target does not satisfy, because it has `version`."""
 
     package: str
     spec: str
@@ -108,9 +109,9 @@ class Unmet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AbsentPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """What stops a package that a target does not have, in the `version` of other `targets`.
+    """The reasons against a package that a target lacks, in the `version` of other `targets`.
 
-    `lacks` are the other packages that it needs and the target does not have.
+    `lacks` are other required packages that the target does not have.
     """
 
     target: str
@@ -123,7 +124,7 @@ class AbsentPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def graph(lock: Lock, arch: Arch, requires: Mapping[str, Iterable[str]]) -> Graph:
-    """The dependencies within the packages of `lock`; `requires` is package → requirements."""
+    """The dependencies between packages of `lock`. `requires` maps packages to requirements."""
     versions = {normalize(name): version for name, version in lock.arch[arch].versions.items()}
     base = lock.base
     markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
@@ -147,27 +148,29 @@ def graph(lock: Lock, arch: Arch, requires: Mapping[str, Iterable[str]]) -> Grap
 
 
 def _plain(requirement: Requirement) -> str:
-    """The requirement without its marker: torch[opt]<3,>=2.1."""
+    """Format a requirement without the marker, such as torch[opt]<3,>=2.1."""
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     address = f" @ {requirement.url}" if requirement.url else ""
     return f"{normalize(requirement.name)}{extras}{requirement.specifier}{address}"
 
 
 def package_name(package: str, versions: Mapping[str, str], target: str) -> str:
-    """The normalized name of `package`; InputError if `versions` do not have it."""
+    """The normalized name of `package`. Raises InputError if `versions` lacks it."""
     name = normalize(package)
     if name not in versions:
         near = nearest(name, versions)
         suggestion = f"did you mean {near}? " if near else ""
         message = f"{target} has no package {package}"
-        raise InputError(message, hint=f"{suggestion}imgbuild show {target} --packages lists all")
+        raise InputError(
+            message, hint=f"{suggestion}to list packages, run: imgbuild show {target} --packages"
+        )
     return name
 
 
 def absent(
     graph: Graph, package: str, lock: Lock, arch: Arch, learned: Sequence[Constraint]
 ) -> AbsentPackage:
-    """What `package` of `graph` requires, by METADATA and code, of the packages of a lock."""
+    """The requirements of `package` in `graph`, by METADATA and code, on packages of a lock."""
     has, version = lock.arch[arch].versions, graph.packages[package]
     needed = {
         need.needs: need.spec
@@ -196,7 +199,7 @@ def absent(
 
 
 def why(graph: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -> VersionReason:
-    """The bounds on `package`, a normalized name in `graph`."""
+    """The reasons for the version of `package`, a normalized name in `graph`."""
     dependents = tuple(
         dependent
         for dependent in graph.dependencies
@@ -227,7 +230,7 @@ def why(graph: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -
 
 
 def _intersection(specs: Iterable[SpecifierSet]) -> str:
-    """One specifier for all of `specs`, with only the tightest lower and upper bounds."""
+    """Combine `specs` into one specifier with the tightest lower and upper bounds."""
     parts = {part for spec in specs for part in spec}
     tightest: list[Specifier] = []
     for operators, closer in (((">", ">="), max), (("<", "<="), min)):
@@ -243,7 +246,7 @@ def _intersection(specs: Iterable[SpecifierSet]) -> str:
 
 
 def _bounds(constraint: Constraint, package: str, versions: Mapping[str, str]) -> bool:
-    """Whether a constraint requires versions of `package`, or excludes other versions of it."""
+    """Whether a constraint requires or excludes versions of `package`."""
     if constraint.other == package:
         return constraint.concerns(versions)
     other = versions.get(constraint.other)
@@ -252,7 +255,7 @@ def _bounds(constraint: Constraint, package: str, versions: Mapping[str, str]) -
 
 
 def layer_of(planned: Plan, layers: Sequence[LayerDigests], package: str) -> PackageLayer | None:
-    """The layers that another version of a package changes; None for a package without a layer."""
+    """The layers that change with the version of a package. None for a package without a layer."""
     lists_versions = [
         layer
         for layer in planned.layers
@@ -276,7 +279,7 @@ def layer_of(planned: Plan, layers: Sequence[LayerDigests], package: str) -> Pac
 
 
 def why_lines(reason: VersionReason) -> Iterator[tuple[str, str]]:
-    """The packages that bound the version, and how: pairs for two columns."""
+    """The bounds on the version and their origins, as pairs for two columns."""
     if reason.target_spec is not None:
         pinned = ", a pin of the matrix" if reason.target_spec.startswith("==") else ""
         yield f"target {reason.target}", (reason.target_spec or ANY) + pinned
@@ -288,7 +291,7 @@ def why_lines(reason: VersionReason) -> Iterator[tuple[str, str]]:
 
 
 def bounds_summary(reason: VersionReason) -> str:
-    """The bounds with the packages that set them: ">=1.25 (mistral-common), <2.3,!=2.1 (numba)"."""
+    """The bounds with their origins, such as ">=1.25 (mistral-common), <2.3,!=2.1 (numba)"."""
     sources = [("target", SpecifierSet(reason.target_spec or ""))]
     sources += [
         (dependent.package, SpecifierSet(dependent.spec)) for dependent in reason.dependents
@@ -306,7 +309,7 @@ def bounds_summary(reason: VersionReason) -> str:
 
 
 class DependencyTree:
-    """A graph as indented lines, each package with its dependencies once."""
+    """Formats a graph as indented lines. Dependencies of each package are listed once."""
 
     def __init__(self, graph: Graph, *, invert: bool = False, depth: int | None = None) -> None:
         self._graph = graph
@@ -326,12 +329,12 @@ class DependencyTree:
         self._shown: set[str] = set()
 
     def lines(self, roots: Sequence[str]) -> Iterator[str]:
-        """The tree below each of `roots`."""
+        """The lines of the trees below `roots`."""
         for name in roots:
             yield from self._below(name, "", "", "", 0)
 
     def reached(self, roots: Sequence[str]) -> set[str]:
-        """The packages below and including `roots`, down to the depth of the displayed tree."""
+        """The packages in the trees of `roots`, up to the displayed depth."""
         names, edge, level = set(roots), list(roots), 0
         while edge and (self._depth is None or level < self._depth):
             edge = list(

@@ -1,7 +1,7 @@
-"""The two sides of `imgbuild diff`: targets, locks on disk, images in registries.
+"""Reads the sides of `imgbuild diff`: targets, locks on disk, or images in registries.
 
-A name that exists as a path is a lock; one with a slash or a colon is an image reference; any other
-is a target of the project, in its current state or at a git revision.
+An existing path is a lock. A name with a slash or a colon is an image reference. Other names are
+targets of the project, in the current state or at a git revision.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DIGESTS_FILE = "digests.json"
 
 
 def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SILENT) -> DiffSide:
-    """The image that `text` names; InputError or LockStale if it does not exist."""
+    """Read the image `text`. Raises InputError or LockStale if it does not exist."""
     path = Path(text)
     if path.exists():
         return _on_disk(path, text)
@@ -47,7 +47,10 @@ def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SI
 
 
 def select_arches(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
-    """`side` with only the architectures `arches`, or all; NothingSelected if none is left."""
+    """Restrict `side` to the architectures `arches`, unless empty.
+
+    Raises NothingSelected if no architecture is left.
+    """
     if not arches:
         return side
     kept = {arch: content for arch, content in side.arch.items() if arch in arches}
@@ -64,13 +67,12 @@ def _on_disk(path: Path, name: str) -> DiffSide:
         message = f"{path} has no {LOCK}"
         raise InputError(message, hint=hint)
     lock = lock_file.decode_lock(
-        boundary.content(file), str(file), hint=hint, remedy="lock it again"
+        boundary.content(file), str(file), hint=hint, remedy="run imgbuild lock again"
     )
     place = file.with_name(DIGESTS_FILE)
     if not place.is_file():
         message = (
-            f"{place}: no such file, but it is required because a lock does not contain the sizes"
-            " of layers"
+            f"{place} is missing, but required because a lock does not contain the sizes of layers"
         )
         raise InputError(message, hint=hint)
     return image_diff.side(lock, image_digests.read_digests_at(place, lock, hint=hint), name)
@@ -113,7 +115,7 @@ def _in_registry(client: Client, reference: Reference, reporter: Reporter) -> Di
 def _attached(
     client: Client, reference: Reference, digest: Digest, reporter: Reporter
 ) -> LockBundle | None:
-    """The lock and digests that are attached to the image `digest`, if they are of that image."""
+    """The lock and digests attached to the image `digest`, if they belong to the image."""
     place = str(reference)
     for artifact in artifact_store.find(client, reference.repository, digest, bundle.ARTIFACT_TYPE):
         try:

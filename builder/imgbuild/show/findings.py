@@ -1,4 +1,4 @@
-"""Machine-readable audit findings: SARIF 2.1.0 for code scanning, and GitHub annotations."""
+"""Writes audit findings as SARIF 2.1.0 for code scanning, and as GitHub annotations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
 
 
 def text(reports: Sequence[Report], form: str, *, notes: bool) -> str:
-    """The findings as `form`: "sarif" or "github"; notes only with `notes`."""
+    """The findings in the format `form`, "sarif" or "github", with notes if `notes` is set."""
     if form == "sarif":
         return codec.encode(sarif(reports, notes=notes)).decode()
     return "\n".join(workflow_commands(reports, notes=notes))
@@ -39,7 +39,7 @@ def _words(report: Report, finding: Finding) -> str:
 
 
 def workflow_commands(reports: Iterable[Report], *, notes: bool) -> Iterator[str]:
-    """Workflow commands of GitHub Actions, one for each finding."""
+    """A workflow command of GitHub Actions for each finding."""
     for report, finding in _shown(reports, notes=notes):
         properties = {"title": finding.check}
         if isinstance(finding, CodeFinding):
@@ -59,7 +59,7 @@ def _escaped(value: str, table: Mapping[str, str]) -> str:
 
 
 def sarif(reports: Iterable[Report], *, notes: bool) -> dict[str, Any]:
-    """One run of SARIF 2.1.0 with all findings; a finding in a wheel has no location."""
+    """A SARIF 2.1.0 run with all findings. A finding in a wheel has no location."""
     results = [_result(report, finding) for report, finding in _shown(reports, notes=notes)]
     listed = kinds.load()
     rules = [

@@ -1,6 +1,7 @@
-"""`imgbuild show TARGET --guide`: the image's README, then data that only the catalogue has.
+"""Formats the guide of `imgbuild show TARGET --guide`: the image's README and other data.
 
-The README cannot contain that data: digest and sizes depend on it, and test records on the digest.
+The README cannot contain the digest and sizes, which depend on it, and test records, which depend
+on the digest.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ADDITION = re.compile(r"## Add a package\n.*?(?=\n## |\Z)", re.DOTALL)
 
 
 class Guide(msgspec.Struct, frozen=True, kw_only=True):
-    """The text of /opt/imgbuild/README in the image of a target, and the target's page."""
+    """The text of /opt/imgbuild/README in the image of a target, and the page of the target."""
 
     readme: str
     page: Page
@@ -40,7 +41,7 @@ def guide(readme: str, page: Page, *, user_packages: bool) -> Guide:
 
 
 def readme_of(readme: str, target: str, *, user_packages: bool) -> str:
-    """The README of an image; without `user_packages` with another section on adding packages."""
+    """The README of an image. Without `user_packages`, the section on adding packages differs."""
     if user_packages:
         return readme
     text = (
@@ -52,7 +53,7 @@ def readme_of(readme: str, target: str, *, user_packages: bool) -> str:
 
 
 def lines(guide: Guide) -> Iterator[str]:
-    """The guide as Markdown, 100 columns wide; only a command or a digest can be longer."""
+    """The guide as Markdown with 100 columns. Only commands and digests can be longer."""
     page = guide.page
     yield from guide.readme.rstrip("\n").split("\n")
     yield from ("", "## Image", "")
@@ -81,10 +82,10 @@ def lines(guide: Guide) -> Iterator[str]:
 
 
 def _commands(page: Page) -> Iterator[str]:
-    """How the image runs with an engine, on a Slurm cluster and in Kubernetes."""
+    """The commands to run the image with an engine, on a Slurm cluster and in Kubernetes."""
     if compose := [command for command in page.commands if COMPOSE in command]:
         name = shlex.quote(page.row.target)
-        yield from ("", "With Docker; --dry-run prints the command of the engine:", "")
+        yield from ("", "With Docker (add --dry-run to print the command for the engine):", "")
         yield f"    imgbuild load {name}"
         yield f"    imgbuild run {name} --gpus all -- python train.py"
         yield from (f"    {command}" for command in compose)
@@ -98,24 +99,24 @@ def _commands(page: Page) -> Iterator[str]:
         for command in page.commands
         if command.startswith(KUBERNETES) and COMPOSE not in command
     ]:
-        yield from ("", "In Kubernetes, with the claims that job.yaml names:", "")
+        yield from ("", "In Kubernetes, with the claims in job.yaml:", "")
         yield from (f"    {command}" for command in pods)
         yield "    kubectl apply -f job.yaml"
 
 
 def _facts(image: PageImage) -> Sequence[str]:
-    """The download size, the size on disk, and the requirements on the machine."""
+    """The download size, the size on disk, and the requirements on the host."""
     needs = [f"NVIDIA driver {image.driver}"] if image.driver else []
     needs += [f"glibc {image.glibc}"] if image.glibc else []
     needs += [f"a GPU of {gpus}"] if (gpus := capabilities(image)) else []
     return (
-        f"{size_text(image.size)} are downloaded, {size_text(image.unpacked)} unpacked",
+        f"{size_text(image.size)} to download, {size_text(image.unpacked)} unpacked",
         *([f"needs at least {', '.join(needs)}"] if needs else []),
     )
 
 
 def _run(run: RecordedRun) -> str:
-    """Tier, machine, date and numbers of cases of a run, and its first failure."""
+    """The tier, machine, date and numbers of cases of a run, and the first failure."""
     failure = (
         f"; {quoting.code_span(f'{run.first.case}: {run.first.message}')}" if run.first else ""
     )

@@ -1,6 +1,6 @@
-"""The differences between two images, in packages and in bytes to pull.
+"""Compares two images by packages and by bytes to pull.
 
-Input: two locked targets of a target, or two sides of any kind. Output: a `Diff`.
+The input are two locks of a target, or two sides of any kind. The output is a `Diff`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FEW = 20  # packages of a kind that a summary lists
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One package that was added (`before` is empty), removed (`after` is empty) or changed."""
+    """A package that was added (`before` is empty), removed (`after` is empty) or changed."""
 
     kind: str  # "wheel", "deb" or "interpreter"
     package: str
@@ -37,7 +37,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A property of the image that has another value: "CUDA", "unpacked" (size)."""
+    """A property of the image with a different value, such as "CUDA" or "unpacked" (size)."""
 
     what: str
     before: str
@@ -45,9 +45,9 @@ class HostChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes on one architecture. `pull` are the bytes of layers that the old image lacks.
+    """The changes on one architecture. `pull` is the size in bytes of new layers.
 
-    `hosts` are the differing properties among those known for both images.
+    `hosts` are properties that are known for both images and differ.
     """
 
     changes: tuple[Change, ...]
@@ -58,10 +58,10 @@ class ArchDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of one target, or from the image `before` to `target`.
+    """The changes of a target, or from the image `before` to `target`.
 
-    `absent` are architectures that only the old image has, `new` those that it lacks. `settings`
-    has a line for each change of the base and the settings between two locks.
+    `absent` are architectures that only the old image has. `new` are architectures that only the
+    new image has. `settings` has a line for each change of the base or of settings.
     """
 
     target: str
@@ -73,7 +73,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer of a side: its display name, its digest, and its download size."""
+    """A layer of a side: display name, digest, and download size."""
 
     name: str
     digest: Digest
@@ -81,10 +81,10 @@ class DiffLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SideContent(msgspec.Struct, frozen=True, kw_only=True):
-    """A side on one architecture: kind and name of each package → version, layers, total size.
+    """A side on one architecture: versions by kind and name of package, layers, and total size.
 
-    `properties` are CUDA, Python, GPUs, the oldest driver and the unpacked size, "" if unknown;
-    empty without a lock.
+    `properties` are CUDA, Python, GPUs, the oldest driver and the unpacked size, or "" if unknown.
+    Without a lock, `properties` is empty.
     """
 
     packages: Mapping[tuple[str, str], str]
@@ -94,9 +94,9 @@ class SideContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One of two images. If it is not `complete`, only the packages in its labels are known.
+    """One of two images. Unless `complete` is set, only the packages in labels are known.
 
-    `lock` is None without one.
+    `lock` is None if there is no lock.
     """
 
     name: str
@@ -106,12 +106,12 @@ class DiffSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diff(old: tuple[Lock, TargetDigests] | None, new: tuple[Lock, TargetDigests]) -> Diff:
-    """Compare two locked targets of a target; `old` is None if there was none."""
+    """Compare two locks of a target. `old` is None if the target was not locked."""
     return between(side(*old) if old else None, side(*new))
 
 
 def side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
-    """The image of a lock, under the name of its target or another."""
+    """The side for a lock. The default name is that of the target."""
     return DiffSide(
         name=name or lock.target,
         arch={
@@ -131,7 +131,7 @@ def side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
 
 
 def properties(lock: Lock, image: ImageDigests | None) -> dict[str, str]:
-    """CUDA, Python, the image's requirements on a host, and its unpacked size."""
+    """The properties of an image: CUDA, Python, requirements on the host, and unpacked size."""
     floors = image.floors if image is not None else None
     capabilities = {*floors.gpu, *floors.gpu_ptx} if floors is not None else ()
     return {
@@ -144,10 +144,10 @@ def properties(lock: Lock, image: ImageDigests | None) -> dict[str, str]:
 
 
 def between(old: DiffSide | None, new: DiffSide) -> Diff:
-    """Compare two sides; on an architecture that `old` lacks, everything is new.
+    """Compare two sides. On an architecture that `old` lacks, everything is new.
 
-    If only some packages of a side are known, only these are compared. x86_64 comes first, and
-    wheels before Debian packages.
+    If only some packages of a side are known, only these are compared. x86_64 is first, and wheels
+    precede Debian packages.
     """
     before = old.arch if old else {}
     return Diff(
@@ -164,7 +164,7 @@ def between(old: DiffSide | None, new: DiffSide) -> Diff:
 
 
 def _settings(old: Lock | None, new: Lock | None) -> Iterator[str]:
-    """The changed settings, without those that are properties of an architecture's image."""
+    """The changed settings, except properties that depend on the architecture."""
     before, after = (
         lock_changes.decoded(codec.encode(lock) if lock else None) for lock in (old, new)
     )
@@ -175,7 +175,7 @@ def _settings(old: Lock | None, new: Lock | None) -> Iterator[str]:
 
 
 def _compared_packages(old: DiffSide | None, new: DiffSide, arch: Arch) -> set[tuple[str, str]]:
-    """The packages to compare: all, or those in the labels of a side that has no lock."""
+    """The packages to compare: all, or the packages in the labels of a side without a lock."""
     compared = [
         (side.complete, side.arch[arch].packages)
         for side in (old, new)
@@ -216,7 +216,7 @@ def _arch(old: SideContent | None, new: SideContent, keys: Iterable[tuple[str, s
 
 
 def versions(lock: Lock, arch: Arch) -> dict[tuple[str, str], str]:
-    """Kind and name of every package of `lock` on `arch` → its version."""
+    """The versions of all packages of `lock` on `arch` by kind and name."""
     wheels = {
         ("wheel", wheel.package): wheel.version for wheel in installed_wheels(lock.arch[arch])
     }
@@ -231,15 +231,15 @@ def _layers(names: Sequence[str]) -> str:
 
 
 def words(diff: Diff) -> list[str]:
-    """The difference as lines of text, with every package."""
+    """The differences as lines of text, with all packages."""
     return _lines(diff, _changes)
 
 
 def summary(diff: Diff) -> list[str]:
-    """The same, with the main packages and counts for kinds of which many packages differ.
+    """The differences as lines of text. If many packages differ, only the main ones are listed.
 
-    For an architecture that only the new image has, only the size is given; packages equal to those
-    of the previous architecture are not repeated.
+    For an architecture that only the new image has, only the size is shown. Packages that are the
+    same as on the previous architecture are not repeated.
     """
     shown: list[ArchDiff] = []
 
@@ -298,7 +298,7 @@ def _changes(part: ArchDiff) -> Iterator[str]:
 
 
 def _kinds(part: ArchDiff) -> Iterator[tuple[str, list[Change]]]:
-    """The changes of each kind of package, in the order of KINDS."""
+    """The changes by kind of package, in the order of KINDS."""
     for kind in KINDS:
         changes = [change for change in part.changes if change.kind == kind]
         if changes:

@@ -1,7 +1,7 @@
-"""The variables of an image: value, reason, source, and origin of each.
+"""Collects the variables of an image with value, reason, source and origin.
 
-Input: the matrix, and a target's lock if it exists. Output: an `Environment`: the variables in the
-image, from its lock, and those set when it runs, from `set` in data/variables.yaml.
+The input are the matrix and the lock of a target, if it exists. The output is an `Environment` with
+the variables in the image, and variables that are set at run time (`set` in data/variables.yaml).
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from imgbuild.values import Arch
 USER_PACKAGES = "user_packages"  # the key of a target
 REASONS = {
     plan.USER_BASE: (
-        "Python, pip and uv look here for packages that a user adds, after those of the image;"
-        " the folder name is derived from the packages of the image, since others may be"
-        " incompatible"
+        "Python, pip and uv search this folder for packages that a user adds, after the packages "
+        "of the image; the folder name is derived from the packages of the image, because "
+        "packages for another image can be incompatible"
     ),
-    "PATH": "the pip and uv that install packages for a user come first, the commands of these"
-    " packages last",
+    "PATH": "pip and uv for users' packages are first, and commands of users' packages are last",
 }
 SOURCES = (
     "https://docs.python.org/3/using/cmdline.html#envvar-PYTHONUSERBASE",
@@ -43,9 +42,9 @@ Setter = Literal[
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable of the image. `by` is its origin: a place in the matrix, a mode.
+    """A variable of the image. `by` is the origin: a place in the matrix, or a mode.
 
-    `differs` names the value that the matrix has now, if it is different.
+    `differs` describes the value in the matrix, if it is different.
     """
 
     name: str
@@ -57,9 +56,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuntimeVariable(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable that is set when the image runs; `value` and `when` are descriptions.
+    """A variable that is set at run time. `value` and `when` are descriptions.
 
-    `when` is empty if it always applies.
+    `when` is empty if the variable is always set.
     """
 
     name: str
@@ -71,7 +70,7 @@ class RuntimeVariable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """All variables of a target's image. `locked`: the values are the lock's, not the matrix's."""
+    """All variables of a target's image. If `locked` is set, the values are from the lock."""
 
     target: str
     arch: tuple[Arch, ...]
@@ -81,7 +80,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Variables of the table with the same setter and the same reason."""
+    """Variables with the same origin and reason."""
 
     by: Setter
     names: tuple[str, ...]
@@ -93,7 +92,7 @@ class VariableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def rows() -> tuple[VariableRow, ...]:
-    """The part `set` of the table: the variables set when an image runs."""
+    """The part `set` of the table: variables that are set at run time."""
     tables = yaml_data.load(files.data("variables.yaml"), dict[str, Any])
     return msgspec.convert(tables["set"], tuple[VariableRow, ...])
 
@@ -101,7 +100,7 @@ def rows() -> tuple[VariableRow, ...]:
 def environment(
     matrix: Matrix, name: str, arches: Sequence[Arch], lock: Lock | None
 ) -> Environment:
-    """The variables of target `name`: those in its image, and those set when it runs."""
+    """The variables of target `name` in the image and at run time."""
     expected = {
         key: (by, variable)
         for by, part in _matrix_variables(matrix, name).items()
@@ -132,7 +131,7 @@ def environment(
 
 
 class _Packages(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of an image with the origin of each version; not `complete` without a lock."""
+    """The packages of an image with the origin of each version. Incomplete without a lock."""
 
     versions: Mapping[str, str]
     places: Mapping[str, str]
@@ -156,10 +155,10 @@ def _packages(matrix: Matrix, name: str, arches: Sequence[Arch], lock: Lock | No
 
 
 def _sources(given: Iterable[str], have: _Packages) -> tuple[str, ...]:
-    """The sources that apply to the versions of `have`.
+    """The sources that apply to the versions in `have`.
 
-    If none applies to the version of a package, those for other versions are kept, with that
-    version and its origin.
+    If no source applies to the version of a package, sources for other versions are returned, with
+    the actual version and its origin.
     """
     cited = [(source, *_cited(source)) for source in given]
     exact = {package for _, package, version in cited if have.versions.get(package) == version}
@@ -176,18 +175,18 @@ def _sources(given: Iterable[str], have: _Packages) -> tuple[str, ...]:
 
 
 def _cited(source: str) -> tuple[str, str]:
-    """Package and version of a source in a wheel; empty for other sources."""
+    """The package and version of a source in a wheel. Empty for other sources."""
     package, equal, rest = source.partition("==")
     return (package, rest.partition(" ")[0]) if equal and " " not in package else ("", "")
 
 
 def _matrix_variables(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
-    """The variables of target `name` in the matrix, by the place that sets them."""
+    """The variables of target `name` in the matrix, by origin."""
     target = matrix.targets[name]
     item = overlay(matrix, name)
     if item is not None:  # the reasons are in the matrix of the publisher
         extended = item.published
-        reason = f"the reason is in the matrix of {extended.name}, which was published"
+        reason = f"the reason is in the matrix of the published target {extended.name}"
         published = {
             key: Variable(value=value, reason=reason)
             for key, value in extended.lock.settings.env.items()
@@ -205,7 +204,7 @@ def _matrix_variables(matrix: Matrix, name: str) -> dict[str, Mapping[str, Varia
 
 
 def _locked(lock: Lock, expected: Mapping[str, tuple[str, Variable]]) -> tuple[Setting, ...]:
-    """The variables of the lock, and those that only the matrix has."""
+    """The variables of the lock, and variables that are only in the matrix."""
     locked = tuple(
         _setting(key, value, expected) for key, value in sorted(lock.settings.env.items())
     )
@@ -216,7 +215,7 @@ def _locked(lock: Lock, expected: Mapping[str, tuple[str, Variable]]) -> tuple[S
             by=by,
             reason=variable.reason,
             source=variable.source,
-            differs=f"the matrix has {variable.value!r}, but the lock has no such variable",
+            differs=f"the matrix has {variable.value!r}, but the variable is not in the lock",
         )
         for key, (by, variable) in sorted(expected.items())
         if key not in lock.settings.env
@@ -227,7 +226,7 @@ def _locked(lock: Lock, expected: Mapping[str, tuple[str, Variable]]) -> tuple[S
 def _arch_settings(
     settings: Sequence[Setting], lock: Lock, arches: Sequence[Arch]
 ) -> tuple[Setting, ...]:
-    """`settings` with the changes for the image's architecture and its `user_packages`."""
+    """Adjust `settings` to the architecture and `user_packages` of the image."""
     base = {item.name: item for item in settings}
     values: dict[tuple[str, str], list[Arch]] = {}
     for arch in arches:
@@ -269,7 +268,7 @@ def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]
 
 
 def _runtime_variables(cache: str, has: AbstractSet[str] | None) -> list[RuntimeVariable]:
-    """The variables that are set when an image with the packages `has` runs; None: unknown."""
+    """The variables set at run time in an image with the packages `has` (None: unknown)."""
     return [
         RuntimeVariable(
             name=name,

@@ -1,4 +1,4 @@
-"""The layers of an image as bars, each as long as its share of the largest layer."""
+"""Draws the layers of an image as bars whose lengths are relative to the largest layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = 30  # columns of a name at most
 
 
 class LayerBar(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer: its name, its contents in one or two words, and its download size."""
+    """A layer: name, contents in one or two words, and download size."""
 
     name: str
     contents: str
@@ -26,8 +26,8 @@ class LayerBar(msgspec.Struct, frozen=True, kw_only=True):
 def lines(layers: Sequence[LayerBar], width: int, *, blocks: bool = True) -> list[str]:
     """A line for each layer with number, name, size, bar, share of the image and contents.
 
-    At most `width` columns, of which at least 60 are needed: names and contents are cut. Without
-    `blocks` the bars are of "#", for a terminal without UTF-8.
+    Names and contents are cut to fit `width` columns (at least 60). Without `blocks`, bars consist
+    of "#", for terminals without UTF-8.
     """
     largest = max((layer.size for layer in layers), default=0) or 1
     total = sum(layer.size for layer in layers) or 1
@@ -54,7 +54,7 @@ def lines(layers: Sequence[LayerBar], width: int, *, blocks: bool = True) -> lis
 
 
 def _bar(share: float, width: int, *, blocks: bool) -> str:
-    """A bar of `share` (0 to 1) of `width` columns; at least an eighth of a column if not empty."""
+    """A bar with `share` (0 to 1) of `width` columns, but at least an eighth of a column."""
     if not blocks:
         return "#" * (round(share * width) or (share > 0))
     eighths = round(share * width * 8) or int(share > 0)

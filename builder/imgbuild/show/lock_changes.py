@@ -1,4 +1,4 @@
-"""Differences between two committed locks: versions, base, settings."""
+"""Compares versions, base and settings of two committed locks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SENTENCES = {
     "user_packages": (
         "pip and uv install packages for a user, and keep the versions of the image",
         "the settings of pip and uv for packages of users changed",
-        "pip and uv no longer have settings for packages of users",
+        "settings of pip and uv for packages of users were removed",
     ),
     "readme": (
         "a README was added: /opt/imgbuild/README",
@@ -39,14 +39,14 @@ SENTENCES = {
 }
 HARDENED = "hardened: no setuid and setgid files, caches that only the image's user can write to"
 BASE = {"name": "base", "suite": "Debian", "python": "Python", "image": "base image"}
-FACTS = {"cuda": "CUDA", "as_of": "packages as of", "flashinfer": "FlashInfer"}
+FACTS = {"cuda": "CUDA", "as_of": "cut-off date of packages", "flashinfer": "FlashInfer"}
 
 Version = Annotated[str, Meta(pattern=r"^[0-9A-Za-z.!+:~-]*\Z", max_length=80)]
 AnyPackage = Annotated[str, Meta(pattern=rf"^({DEBIAN_PACKAGE}|[a-z0-9-]+)\Z")]
 
 
 class VersionChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A package whose version changed; `old` is "" for an added one, `new` for a removed one."""
+    """A changed package. `old` is "" for an added package, and `new` is "" for a removed one."""
 
     package: AnyPackage
     old: Version = ""
@@ -54,7 +54,7 @@ class VersionChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class LockChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Python packages, Debian packages, and a line for each change of base and settings."""
+    """The changes of Python packages, Debian packages, base and settings."""
 
     python: tuple[VersionChange, ...] = ()
     debian: tuple[VersionChange, ...] = ()
@@ -79,17 +79,17 @@ class _Resolution(msgspec.Struct, frozen=True):
 
     @property
     def python(self) -> dict[str, str]:
-        """Package → version."""
+        """Versions by package."""
         return {each.package: each.version for each in (*self.wheels, *self.built)}
 
     @property
     def debian(self) -> dict[str, str]:
-        """Debian package → version."""
+        """Versions by Debian package."""
         return {each.package: each.version for each in self.debs}
 
 
 class CommittedLock(msgspec.Struct, frozen=True):
-    """The common fields of all formats of lock.json; other fields are compared as JSON."""
+    """The fields that all formats of lock.json have. Other fields are compared as JSON."""
 
     arch: dict[Arch, _Resolution]
     base: dict[str, Any] = {}
@@ -102,7 +102,7 @@ class CommittedLock(msgspec.Struct, frozen=True):
 
 
 def decoded(data: bytes | None) -> CommittedLock | None:
-    """The lock; None if there is none, or if it cannot be read."""
+    """Decode a lock. None if it is missing or unreadable."""
     try:
         return msgspec.json.decode(data, type=CommittedLock) if data is not None else None
     except msgspec.MsgspecError:
@@ -110,7 +110,7 @@ def decoded(data: bytes | None) -> CommittedLock | None:
 
 
 def differences(before: CommittedLock, after: CommittedLock) -> LockChanges:
-    """The changes; packages only on the architectures that both have."""
+    """Compare two locks. Packages are compared on architectures that both locks have."""
     arches = [arch for arch in sorted(after.arch, reverse=True) if arch in before.arch]
     pairs = [(before.arch[arch], after.arch[arch]) for arch in arches]
     python = [each for old, new in pairs for each in _versions(old.python, new.python)]
@@ -153,7 +153,7 @@ def _settings(before: CommittedLock, after: CommittedLock) -> Iterator[str]:
 
 
 def _layer_rules(before: object, after: object) -> Iterator[str]:
-    """The changed rules for layers, which only move packages between layers."""
+    """The changed rules for dividing packages into layers."""
     old, new = _texts(before), _texts(after)
     names = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
     rules = f" (rules: {first_of(names, VALUES)})" if names else ""
@@ -161,7 +161,7 @@ def _layer_rules(before: object, after: object) -> Iterator[str]:
 
 
 def _dropped(before: object, after: object) -> Iterator[str]:
-    """The files of packages that are newly omitted, and those that no longer are."""
+    """The files of packages that were omitted or included."""
     old, new = _drops(before), _drops(after)
     for words, files in (("omitted", new - old), ("no longer omitted", old - new)):
         if files:
@@ -169,7 +169,7 @@ def _dropped(before: object, after: object) -> Iterator[str]:
 
 
 def _drops(value: object) -> set[str]:
-    """Patterns of paths with their package: "bin/fastapi of fastapi-cli"."""
+    """Patterns of paths with packages, such as "bin/fastapi of fastapi-cli"."""
     entries = [entry for entry in value if isinstance(entry, dict)] if _is_list(value) else []
     return {
         f"{path} of {entry.get('package')}"
@@ -218,12 +218,12 @@ def _image_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iter
 
 
 def _value(value: object) -> str:
-    """A setting in one line."""
+    """Format a setting in one line."""
     return " ".join(map(str, value)) if isinstance(value, list) else str(value or "none")
 
 
 def _texts(value: object) -> dict[str, str]:
-    """The texts of a JSON object by their keys; empty for another value."""
+    """The strings of a JSON object by key. Empty for other values."""
     if not isinstance(value, dict):
         return {}
     return {str(key): str(text) for key, text in value.items()}

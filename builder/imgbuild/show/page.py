@@ -1,4 +1,4 @@
-"""`imgbuild show TARGET`: versions, digests, sizes, test records, commands to copy."""
+"""Collects and formats the information of `imgbuild show TARGET`."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ ORIGIN = re.compile(
 
 
 class PageImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The image of one architecture.
+    """The image for one architecture.
 
-    `size` is the download size, `unpacked` the size of the layers on disk, without those of a base
-    in a registry that does not report it; `gpu` the compute capabilities for which all libraries
-    have code, `gpu_ptx` those for which some have only PTX, `driver` the oldest driver; `runs` the
-    latest run of each tier of smoke tests on each kind of GPU.
+    `size` is the download size. `unpacked` is the size of the layers on disk, except layers with an
+    unknown size. `gpu` are the compute capabilities that all libraries have code for; for those in
+    `gpu_ptx`, some libraries have only PTX. `driver` is the oldest supported driver. `runs` are the
+    latest runs of each tier of smoke tests on each kind of GPU.
     """
 
     arch: Arch
@@ -59,11 +59,11 @@ class PageImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """A target: its row in the matrix, the digest and images of its lock, commands for it.
+    """A target: the row in the matrix, the digest and images of the lock, and commands to copy.
 
-    `digest` is None and `images` are empty for a target without a lock. `security` is the date of
-    the security updates in a base of Debian packages, "none" if it has none, else "". `also` are
-    locked versions of other packages.
+    Without a lock, `digest` is None and `images` is empty. `security` is the date of the security
+    updates in a base of Debian packages, or "none" without updates; for other bases it is "".
+    `also` are locked versions of other packages.
     """
 
     row: TableRow
@@ -82,9 +82,9 @@ def page(
     *,
     writable: bool = True,
 ) -> Page:
-    """The page of a target; `lock` and `target_digests` are None if it has no current lock.
+    """The page of a target. `lock` and `target_digests` are None if there is no current lock.
 
-    `writable`: whether the matrix is in a checkout, where the target can be locked.
+    `writable` is true if the matrix is in a checkout, where the target can be locked.
     """
     runs = {image.arch: image.runs for image in row.images}
     images = []
@@ -111,7 +111,7 @@ def page(
 
 
 def _also(row: TableRow, lock: Lock) -> dict[str, str]:
-    """Packages of ALSO that are not pinned, and their versions; both if architectures differ."""
+    """Versions of packages in ALSO that are not pinned. Several if architectures differ."""
     named: dict[str, str] = {}
     for package in ALSO:
         versions = {each.versions.get(package, "") for each in lock.arch.values()} - {""}
@@ -176,7 +176,7 @@ def _commands(
 
 
 def lines(page: Page) -> Iterator[str]:
-    """The page as text, 80 columns wide; only a command can be longer."""
+    """The page as text with 80 columns. Only commands can be longer."""
     row = page.row
     yield row.target
     yield from _wrapped(row.summary, INDENT)
@@ -202,7 +202,7 @@ def lines(page: Page) -> Iterator[str]:
 
 
 def _command(command: str) -> list[str]:
-    """A command to copy; a long one is continued with a backslash."""
+    """A command as lines. A long command is continued with a backslash."""
     folded = textwrap.wrap(
         command, WIDTH - INDENT - 2, initial_indent="  ", subsequent_indent="    ",
         break_long_words=False, break_on_hyphens=False,
@@ -251,7 +251,7 @@ def _image_lines(image: PageImage) -> Iterator[str]:
 
 
 def capabilities(image: PageImage) -> str:
-    """The GPUs on which the image runs, "" if unknown."""
+    """The GPUs that the image supports, or "" if unknown."""
     able = sorted({*image.gpu, *image.gpu_ptx}, key=lambda text: [*map(int, text.split("."))])
     later = (
         f" ({', '.join(image.gpu_ptx)}: some code is compiled at the first use)"
@@ -262,7 +262,7 @@ def capabilities(image: PageImage) -> str:
 
 
 def distinct_notes(notes: Iterable[str]) -> list[str]:
-    """Lines of logs without process, time and site-packages, once if only numbers differ."""
+    """Log lines without process, time and site-packages, and without repeated lines."""
     messages: dict[str, str] = {}
     for note in notes:
         text = SITE_PACKAGES.sub("", ORIGIN.sub("", note, count=1))

@@ -1,4 +1,4 @@
-"""Locks and digests of a revision in git (`diff TARGET@REV`), and all digests of a target."""
+"""Reads locks and digests from git revisions (`diff TARGET@REV`, `show --history`)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from imgbuild.values import Bytes, Digest
 
 
 class _Digest(msgspec.Struct, frozen=True):
-    """The fields of digests that show whether it changed."""
+    """The fields of digests.json that show whether an image has changed."""
 
     digest: Digest
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit that changed the digest of a target, or removed it (None).
+    """A commit that changed the digest of a target. If the target was removed, the digest is None.
 
-    `date` is that of the commit in its time zone, `subject` the first line of its message, `size`
-    the download size of each architecture.
+    `date` is the date of the commit in its time zone. `subject` is the first line of the commit
+    message. `size` is the download size for each architecture.
     """
 
     commit: str
@@ -39,10 +39,10 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def history(project: Project, target: str) -> tuple[Revision, ...]:
-    """The revisions of a target's digests in the checkout of `project`, the newest first.
+    """The revisions of a target's digest in the checkout of `project`, the newest first.
 
-    Only commits that changed the digest are part of it. InputError without a repository, or if no
-    commit has the target.
+    Only commits that changed the digest are included. Raises InputError without a repository, or if
+    no commit has the target.
     """
     revisions = tuple(
         Revision(
@@ -58,12 +58,14 @@ def history(project: Project, target: str) -> tuple[Revision, ...]:
     )
     if not revisions:
         message = f"no commit in {project.root} contains digests of {target}"
-        raise InputError(message, hint="commit its lock first; a shallow clone lacks older commits")
+        raise InputError(
+            message, hint="commit the lock first, or in a shallow clone, run: git fetch --unshallow"
+        )
     return revisions
 
 
 def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]]:
-    """The target and the git object of each images/TARGET/`name` at `commit`."""
+    """The targets and git objects of files images/TARGET/`name` at `commit`."""
     for line in _git(project, "ls-tree", "-r", commit, "--", "images").splitlines():
         about, _, path = line.partition("\t")
         target, _, file = path.removeprefix("images/").partition("/")
@@ -72,7 +74,7 @@ def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]
 
 
 def _git(project: Project, command: git.Reading, *words: str) -> str:
-    """The output of git in the folder that has `images`."""
+    """Run git in the folder with `images`, and return the output."""
     done = git.run(digest_history.folder_of(project), command, *words)
     if done.status != 0:
         errors = done.stderr.strip().splitlines()
@@ -82,7 +84,10 @@ def _git(project: Project, command: git.Reading, *words: str) -> str:
 
 
 def _commit(project: Project, revision: str) -> str:
-    """The commit that `revision` names; InputError if it, or the repository, does not exist."""
+    """Resolve `revision` to a commit.
+
+    Raises InputError if the revision or the repository does not exist.
+    """
     commit = git.run(project.root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if commit.status == 0:
         return commit.stdout.strip()
@@ -90,17 +95,17 @@ def _commit(project: Project, revision: str) -> str:
     if inside.status != 0:
         errors = inside.stderr.strip().splitlines()
         message = f"{project.root} is not in a git repository that can be read"
-        raise InputError(": ".join((message, *errors[:1])), hint="use a checkout with its history")
+        raise InputError(": ".join((message, *errors[:1])), hint="use a checkout with history")
     message = f"{revision} is not a revision of the repository at {project.root}"
-    hint = (
-        "specify a commit, a branch or a tag; a shallow clone lacks older ones: git fetch"
-        " --unshallow"
-    )
+    hint = "specify a commit, a branch or a tag, or in a shallow clone, run: git fetch --unshallow"
     raise InputError(message, hint=hint)
 
 
 def digests_at(project: Project, revision: str) -> dict[str, Digest]:
-    """The digest of each target that was locked at `revision`; InputError if it is unknown."""
+    """The digests of all locked targets at `revision`.
+
+    Raises InputError if the revision is unknown.
+    """
     commit = _commit(project, revision)
     digests: dict[str, Digest] = {}
     for target, blob in _blobs(project, commit, DIGESTS_FILE):
@@ -111,7 +116,10 @@ def digests_at(project: Project, revision: str) -> dict[str, Digest]:
 
 
 def locked_at(project: Project, target: str, revision: str) -> tuple[Lock, TargetDigests] | None:
-    """Lock and digests of `target` at `revision`, None without them; InputError if unknown."""
+    """The lock and digests of `target` at `revision`, or None.
+
+    Raises InputError if the revision is unknown.
+    """
     commit = _commit(project, revision)
     files = []
     for name in (LOCK, DIGESTS_FILE):
@@ -121,7 +129,7 @@ def locked_at(project: Project, target: str, revision: str) -> tuple[Lock, Targe
             return None
         files.append(shown.stdout.encode())
     lock, target_digests = files
-    place, hint = f"{revision}:images/{target}", "name another revision"
+    place, hint = f"{revision}:images/{target}", "specify another revision"
     return (
         lock_file.decode_lock(lock, f"{place}/{LOCK}", hint=hint, remedy=hint),
         codec.decode(

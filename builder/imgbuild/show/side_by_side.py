@@ -1,4 +1,4 @@
-"""Two targets side by side: rows of versions, requirements, sizes and tests."""
+"""Formats two targets side by side, with versions, requirements, sizes and tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _IMAGE: dict[str, Callable[[PageImage], str]] = {
 
 
 def rows(left: Page, right: Page) -> list[tuple[str, str, str, str]]:
-    """A header, and rows of: "=" if the values are equal, the name of the value, left, right."""
+    """A header, and rows with "=" for equal values, the name of the value, left and right."""
     compared = [*_versions(left, right), *_images(left, right)]
     return [
         ("", "", left.row.target, right.row.target),
@@ -60,7 +60,7 @@ def _versions(left: Page, right: Page) -> Iterator[tuple[str, str, str]]:
 
 
 def _images(left: Page, right: Page) -> Iterator[tuple[str, str, str]]:
-    """The images by architecture, x86_64 first; the name of the architecture only for several."""
+    """The images by architecture, x86_64 first. If there is only one, its name is omitted."""
     sides = [{image.arch: image for image in page.images} for page in (left, right)]
     arches = [arch for arch in (Arch.X86_64, Arch.ARM64) if any(arch in side for side in sides)]
     for arch in arches:

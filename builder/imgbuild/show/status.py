@@ -1,7 +1,7 @@
-"""The state of each target: locked, stale, not locked, or needing more than the default index.
+"""Determines the state of targets: locked, stale, not locked, or needs more than the default index.
 
-Also selects the targets that a verb for several targets can process. A target that needs more is
-never skipped without a message; if it is named, it is tried.
+Also selects the targets that a command for several targets can process. A target that needs more
+than the default index is skipped with a message, unless it is selected by name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FACT = "current-targets"
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one target. `reasons`: its needs, or why its lock is stale."""
+    """The state of a target. `reasons` are its needs, or the reasons for a stale lock."""
 
     target: str
     condition: Condition
@@ -45,7 +45,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state(project: Project, matrix: Matrix, name: str) -> State:
-    """The state of target `name`; nothing is solved or fetched."""
+    """The state of target `name`, determined without solving or fetching."""
     if not lock_file.lock_path(project.images, name).exists():
         missing = needs(matrix, name)
         condition = Condition.NEEDS if missing else Condition.UNLOCKED
@@ -61,10 +61,11 @@ def state(project: Project, matrix: Matrix, name: str) -> State:
 def states(
     project: Project, matrix: Matrix, names: Iterable[str], store: Store | None
 ) -> dict[str, State]:
-    """The state of each of `names`, as `state`.
+    """The states of targets `names`, determined as in `state`.
 
-    For each locked target, `store` has a hash of all inputs of the state, so that it is determined
-    again only after a change. If `store` is None or read-only, it is determined every time.
+    For each locked target, `store` contains a hash of all inputs of the state, so that the state is
+    determined again only after a change. If `store` is None or read-only, states are always
+    determined.
     """
     place = str(project.matrix.resolve())
     before = _stored(store, place)
@@ -88,7 +89,7 @@ def states(
 
 
 def _stored(store: Store | None, place: str) -> dict[str, Sha256]:
-    """The hashes of the targets of the matrix at `place`; none if there is no valid fact."""
+    """The stored hashes of targets of the matrix at `place`. Empty without a valid fact."""
     data = store.fact(FACT, place) if store is not None else None
     with contextlib.suppress(msgspec.MsgspecError):
         return msgspec.json.decode(data or b"{}", type=dict[str, Sha256])
@@ -96,9 +97,9 @@ def _stored(store: Store | None, place: str) -> dict[str, Sha256]:
 
 
 def inputs_hash(project: Project, matrix: Matrix, name: str) -> Sha256 | None:
-    """A hash of everything that determines whether the lock of `name` is current.
+    """A hash of all inputs that determine whether the lock of `name` is current.
 
-    None if a file cannot be read, or for an extension, which also depends on published files.
+    None if a file cannot be read, and for extensions, which also depend on published files.
     """
     if project_row(matrix, name) is not None:
         return None
@@ -119,7 +120,7 @@ def inputs_hash(project: Project, matrix: Matrix, name: str) -> Sha256 | None:
 
 
 def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
-    """The needs of target `name` in addition to the default index: other servers, users' wheels."""
+    """The needs of target `name` in addition to the default index: servers, users' wheels."""
     target = matrix.targets[name]
     base = matrix.bases[target.base]
     entries = []
@@ -145,15 +146,15 @@ def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
 
 
 def lock_remedy(matrix: Matrix, name: str) -> str:
-    """How a project gets the target `name` of a catalogue that has no lock of it."""
+    """Instructions to use the unlocked target `name` of a catalogue in a project."""
     servers = " and ".join(needs(matrix, name))
     wants = f"its lock needs {servers}; " if servers else ""
-    commands = f"imgbuild lock {name}; then here: imgbuild init --lock CLONE"
+    commands = f"imgbuild lock {name}, then in this folder: imgbuild init --lock CLONE"
     return f"{wants}in a clone of imgbuild, run: {commands}"
 
 
 def fetched(folder: Path) -> frozenset[str]:
-    """The packages that have a wheel in `folder`; none if the folder does not exist."""
+    """The packages with a wheel in `folder`. Empty if the folder does not exist."""
     owners = (pages.owner(path.name) for path in folder.glob("*.whl"))
     return frozenset(owner for owner in owners if owner)
 
@@ -165,9 +166,9 @@ def within_reach(
     patterns: Sequence[str],
     reporter: Reporter = SILENT,
 ) -> list[Selected]:
-    """`selected` without the targets that need another server, unless named; a warning for each.
+    """Omit targets that need another server, with a warning, unless they are selected by name.
 
-    The only target is kept. NothingSelected if none is left.
+    A single target is not omitted. Raises NothingSelected if no target is left.
     """
     reachable, passed = [], []
     for item in selected:

@@ -1,6 +1,6 @@
-"""The columns and rows of `imgbuild list` and of the README's table of images.
+"""Builds the tables of `imgbuild list` and of the images in the README.
 
-`rows` are values; `cells` and `narrow` are their text, and `markdown` and `images` whole tables.
+`rows` returns values, `cells` and `narrow` return text, and `markdown` and `images` return tables.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ NONE = "-"
 
 
 class TableImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A locked image: its manifest's digest, its download size in bytes, its test records.
+    """A locked image: digest of the manifest, download size in bytes, and test records.
 
-    `driver` is the oldest that runs it, "" if unknown. `runs` are the latest valid run of each tier
-    on each kind of GPU; `tested` has the same as text, with the digests of images of equal
-    configuration, or a note that there is no test record.
+    `driver` is the oldest supported driver, or "" if unknown. `runs` are the latest valid runs of
+    each tier on each kind of GPU. `tested` is a text with these runs and the digests of images with
+    equal configuration, or a note that there is no test record.
     """
 
     arch: Arch
@@ -59,12 +59,12 @@ class TableImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One target. `pins` maps packages to versions; `exclude` maps architectures to reasons.
+    """A target. `pins` maps packages to versions. `exclude` maps architectures to reasons.
 
-    `indexes` maps packages to indexes other than the default. `state` is its state (see
-    `imgbuild.show.status`), `reasons` why it is not locked or current; both are empty unless
-    computed. `images` are those of its digests, `locked` the locked versions of COLUMNS, ENGINES
-    and STACKS on the first architecture.
+    `indexes` maps packages to indexes other than the default. `state` is defined in
+    `imgbuild.show.status`; `reasons` are reasons for a lock that is missing or out of date. `state`
+    and `reasons` are empty unless computed. `images` are the locked images. `locked` are the locked
+    versions of COLUMNS, ENGINES and STACKS on the first architecture.
     """
 
     target: str
@@ -89,7 +89,7 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def versions(self) -> dict[str, str]:
-        """The pins, and the locked versions of packages that have a column."""
+        """The pins, and the locked versions of packages with a column."""
         return {**self.locked, **self.pins}
 
 
@@ -118,19 +118,19 @@ def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow, ...]:
 
 
 def ordered(table: Sequence[TableRow]) -> list[TableRow]:
-    """The recommended targets first and the retired ones last, otherwise as in the matrix."""
+    """Sort recommended targets first and retired ones last, otherwise as in the matrix."""
     return sorted(table, key=lambda row: (row.retired != "", not row.recommended))
 
 
 def narrow(
     table: Sequence[TableRow], width: int | None, columns_of: Sequence[str] = ()
 ) -> list[list[str]]:
-    """The cells of a table that fits `width` characters, at least 80; the first line is the header.
+    """The cells of a table that fits `width` characters (at least 80). The first row is the header.
 
-    A wide terminal gets the columns of `MORE` that fit, after those of `columns_of`. If not
-    everything fits, the months of tests are omitted, then versions are cut, then the versions of
-    STACKS omitted, then the column of torch. If `width` is None (no terminal), the usual columns
-    with whole versions are used.
+    On a wide terminal, columns of `MORE` that fit are added to those of `columns_of`. If the table
+    does not fit, the months of tests are omitted, then versions are cut, then the versions of
+    STACKS and the column of torch are omitted. If `width` is None (no terminal), the usual columns
+    with full versions are used.
     """
     columns = {
         "name": [_name_with_mark(row, RETIRED) for row in table],
@@ -166,7 +166,7 @@ def _name_with_mark(row: TableRow, retired: str) -> str:
 
 
 def _engine(row: TableRow) -> str:
-    """The engine and its version: "vLLM 0.26.0"."""
+    """The engine with its version, such as "vLLM 0.26.0"."""
     versions = row.versions
     named = (f"{label} {versions[name]}" for name, label in ENGINES.items() if name in versions)
     return ", ".join(named) or NONE
@@ -175,9 +175,9 @@ def _engine(row: TableRow) -> str:
 def _stacks(
     table: Sequence[TableRow], form: Callable[[str], str], *, limited: bool = True
 ) -> list[str]:
-    """The packages of STACKS of each row, with `form` of the version: "verl 0.9.1, ray 2.60.0".
+    """The packages of STACKS in each row, such as "verl 0.9.1, ray 2.60.0".
 
-    Locked packages without a pin follow the pinned ones. If `limited`, they do not widen the
+    Locked packages without a pin follow pinned packages. If `limited` is set, they do not widen the
     column, except the only package of a row.
     """
 
@@ -196,7 +196,7 @@ def _stacks(
 def _with(
     columns: Mapping[str, list[str]], before: str, head: str, cells: list[str]
 ) -> dict[str, list[str]]:
-    """`columns` with one more, inserted before the column `before`."""
+    """Insert a column before the column `before` of `columns`."""
     wider: dict[str, list[str]] = {}
     for name, column in columns.items():
         if name == before:
@@ -206,21 +206,21 @@ def _with(
 
 
 def _fits(columns: Mapping[str, list[str]], width: int) -> bool:
-    """Whether the columns, two spaces apart, fit `width`."""
+    """Whether the columns, separated by two spaces, fit `width`."""
     widths = [max(len(cell) for cell in (head, *cells)) for head, cells in columns.items()]
     return sum(widths) + 2 * (len(widths) - 1) <= width
 
 
 def _brief(version: str) -> str:
-    """A version whose post-release and local part are replaced by an ellipsis."""
+    """Replace the post-release and local part of a version with an ellipsis."""
     public = version.partition(".post")[0].partition("+")[0]
     return public if public == version else f"{public}…"
 
 
 def record(row: TableRow, *, brief: bool = False) -> str:
-    """GPUs and month of the highest passed tier: "H200 2026-11", "cpu"; "failed" if a tier failed.
+    """The highest passed tier, such as "H200 2026-11" or "cpu"; "failed" if a tier failed.
 
-    Without a test record: whether there is an image, and whether it is only for arm64.
+    Without a test record, the result shows whether an image exists, and whether only for arm64.
     """
     runs = [run for image in row.images for run in image.runs]
     if not row.images:
@@ -238,7 +238,7 @@ def record(row: TableRow, *, brief: bool = False) -> str:
 
 
 def runs_on(row: TableRow, gpu: str) -> list[RecordedRun]:
-    """The runs of a row with images on `gpu`, such as "H200", or "2 H200" for two of them."""
+    """The runs of a row on `gpu`, such as "H200", or "2 H200" for two GPUs."""
     several = re.fullmatch(r"(\d+) (.+)", gpu)
     number, name = several.groups() if several else ("", gpu)
     return [
@@ -251,9 +251,9 @@ def runs_on(row: TableRow, gpu: str) -> list[RecordedRun]:
 
 
 def blocks(table: Sequence[TableRow], width: int) -> list[str]:
-    """The header and values of `cells` as a paragraph for each row, at most `width` wide.
+    """A paragraph for each row with headers and values of `cells`, at most `width` wide.
 
-    Long values, such as test records, have lines of their own.
+    Long values, such as test records, are on separate lines.
     """
     head, *body = cells(table)
     lines: list[str] = []
@@ -269,12 +269,12 @@ def blocks(table: Sequence[TableRow], width: int) -> list[str]:
 
 
 def markdown(table: Sequence[TableRow]) -> list[str]:
-    """Lines of a Markdown table."""
+    """A Markdown table as lines."""
     return markdown_table(cells(table))
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table, whose first row is the header."""
+    """A Markdown table. The first row is the header."""
     head, *body = lines
     lines = [head, ["---"] * len(head), *body]
     return [
@@ -286,7 +286,7 @@ def markdown_table(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def cells(table: Sequence[TableRow]) -> list[list[str]]:
-    """The header and a line for each row; some columns are omitted if no row has a value."""
+    """The header and a line for each row. Some columns are omitted if no row has a value."""
     columns: dict[str, list[str]] = {
         "target": [row.target + (RETIRED if row.retired else "") for row in table],
         "recommended": [row.recommended or NONE for row in table],
@@ -314,13 +314,13 @@ def cells(table: Sequence[TableRow]) -> list[list[str]]:
 
 
 def to_pull(row: TableRow) -> Bytes:
-    """The download size for x86_64, or else for the other architecture; 0 without an image."""
+    """The download size for x86_64, or else for the other architecture. 0 without an image."""
     sizes = {image.arch: image.size for image in row.images}
     return sizes.get(Arch.X86_64) or next(iter(sizes.values()), 0)
 
 
 def _to_pull(row: TableRow) -> str:
-    """The download size: "4.2 GB"."""
+    """The download size, such as "4.2 GB"."""
     size = to_pull(row)
     return f"{size / 1e9:.1f} GB" if size else NONE
 
@@ -343,7 +343,7 @@ def _flashinfer(row: TableRow) -> str:
 
 
 def test_runs(row: TableRow) -> list[str]:
-    """The tests of each image: "f0d861e48604: gpu on NVIDIA H200, driver 580.159, …"."""
+    """The tests of each image, such as "f0d861e48604: gpu on NVIDIA H200, driver 580.159, …"."""
     several = len(row.images) > 1
     return [
         f"{f'{image.arch} ' if several else ''}{short(image.digest)}: {image.tested}"
@@ -352,12 +352,12 @@ def test_runs(row: TableRow) -> list[str]:
 
 
 def short(digest: Digest) -> str:
-    """The first digits of a digest, for tables."""
+    """Shorten a digest to its first digits, for tables."""
     return digest.partition(":")[2][:DIGITS]
 
 
 def also_pinned(row: TableRow) -> str:
-    """The pins without a column: "sglang 0.5.12, ray 2.58.0"."""
+    """The pins without a column, such as "sglang 0.5.12, ray 2.58.0"."""
     return ", ".join(f"{name} {pin}" for name, pin in row.pins.items() if name not in OWN_PLACE)
 
 
@@ -366,13 +366,13 @@ def _driver(image: ImageDigests) -> str:
 
 
 def _summary(runs: Sequence[RecordedRun], digest: Digest) -> str:
-    """The runs as text, with the digests of images other than the current one."""
+    """Format runs as text, with the digests of images other than the current one."""
     other = records.other_digests(runs, digest)
     return "; ".join(map(words, runs)) + (f" ({'; '.join(other)})" if other else "") or NO_RECORD
 
 
 def with_images(project: Project, row: TableRow) -> TableRow:
-    """`row` with the images of its digests, if it has one, and their test records."""
+    """Add the locked images and their test records to `row`."""
     path = image_digests.digests_path(project.images, row.target)
     if not path.exists():
         return row
@@ -396,7 +396,7 @@ def with_images(project: Project, row: TableRow) -> TableRow:
 
 
 def _locked(project: Project, row: TableRow) -> dict[str, str]:
-    """The locked versions of the packages that have a column; empty without a readable lock."""
+    """The locked versions of packages with a column. Empty without a readable lock."""
     try:
         of_arches = lock_file.locked_versions(project.images, row.target)
     except ImgbuildError:

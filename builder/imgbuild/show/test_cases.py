@@ -1,4 +1,4 @@
-"""The test records of an image as a table: cases by GPU and tier."""
+"""Formats the test records of an image as a table of cases by GPU and tier."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REASON = 160  # characters of a reason, of a case that was skipped
 
 
 def rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
-    """A header, and a row for each run: without GPUs first, then by GPU and tier."""
+    """A header, and a row for each run, ordered by GPU (none first) and tier."""
     ordered = sorted(runs, key=lambda run: (_gpus(run) != NO_GPU, _gpus(run), _tier(run)))
     return [
         HEAD,
@@ -35,10 +35,9 @@ def rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
 
 
 def skips(runs: Sequence[RecordedRun]) -> Iterator[str]:
-    """The skipped cases of each run by reason; only their number if the record has no names.
+    """Lines with the skipped cases of each run by reason, or with the number of cases.
 
-    For modules that cannot be imported, the reason omits the error itself. It is cut after REASON
-    characters.
+    Reasons are cut after REASON characters, and omit the errors of failed imports.
     """
     for run in sorted(runs, key=_tier):
         title = f"skipped, {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}: {run.skipped}"
@@ -58,14 +57,18 @@ def skips(runs: Sequence[RecordedRun]) -> Iterator[str]:
 
 
 def tiers(runs: Sequence[RecordedRun]) -> list[str]:
-    """What each tier of `runs` consists of."""
+    """Lines with the cases of each tier in `runs`."""
     ran = sorted({run.tier for run in runs}, key=TIERS.index)
-    head = ["cases of each tier today, where the image has their packages:"] if ran else []
+    head = (
+        ["current cases of each tier, which run if the image has the required packages:"]
+        if ran
+        else []
+    )
     return [*head, *(f"  {tier}: {CASES[tier]}" for tier in ran)]
 
 
 def failures(runs: Sequence[RecordedRun]) -> list[str]:
-    """A line for each run with a failed case: the first, and its message."""
+    """A line for each run with failures: the first failed case, and its message."""
     return [
         f"first failure of {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}:"
         f" {run.first.case}: {run.first.message}"
@@ -79,12 +82,12 @@ def _tier(run: RecordedRun) -> int:
 
 
 def _models(run: RecordedRun) -> str:
-    """The GPUs of a run without memory and form factor: "2 H100"."""
+    """The GPUs of a run without memory and form factor, such as "2 H100"."""
     names = [name.removeprefix("NVIDIA ").partition(" ")[0] for name in run.gpu]
     kinds = {name: names.count(name) for name in sorted(names)}
     return " and ".join(f"{n} {name}" if n > 1 else name for name, n in kinds.items()) or NO_GPU
 
 
 def _gpus(run: RecordedRun) -> str:
-    """The GPUs of a run, without the manufacturer: "2 H200", "none"."""
+    """The GPUs of a run without the manufacturer, such as "2 H200", or "none"."""
     return run.gpus.replace("NVIDIA ", "") or NO_GPU

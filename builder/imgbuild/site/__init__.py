@@ -1,1 +1,1 @@
-"""The catalogue as static pages: targets, test records, differences, history, data for browsers."""
+"""Writes the catalogue as static pages."""

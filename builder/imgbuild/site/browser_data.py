@@ -1,7 +1,7 @@
-"""The data for the site's forms in the browser, `data.js`.
+"""Computes `data.js`, the data for the forms of the site.
 
-Results of imgbuild's rules are computed here: the GPUs on which an image runs, the order of images,
-the architecture of a machine by its GPU. The browser only compares versions.
+Results of imgbuild's rules, such as the GPUs of an image and the order of images, are computed
+here. The browser only compares versions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COMPARED_VARIABLE = "imgbuildCompared"
 
 
 def scripts(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, bytes]:
-    """`data.js` and `compared.js`, which assign their data to a variable: no server is needed."""
+    """The scripts `data.js` and `compared.js`, which assign data to variables."""
     data = browser_data(sources, catalogue)
     compared = compared_data(catalogue, data["images"])
     return {FILE: _script(VARIABLE, data), COMPARED_FILE: _script(COMPARED_VARIABLE, compared)}
@@ -47,10 +47,10 @@ def _script(variable: str, data: Mapping[str, Any]) -> bytes:
 
 
 def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, Any]:
-    """The data: targets, images in doctor's order, GPUs, drivers, versions, reasons.
+    """The data of targets, images (in the order of doctor), GPUs, drivers, versions and reasons.
 
-    What many share has numbers: in `requires` those of `lines`, in the images' `olderDriver` those
-    of `remarks`.
+    Shared texts are referenced by number: `requires` has indexes of `lines`, and `olderDriver`
+    indexes of `remarks`.
     """
     locked = _locked(catalogue)
     numbers = {target.name: number for number, target in enumerate(locked)}
@@ -128,7 +128,7 @@ def _requires(catalogue: SiteCatalogue) -> dict[str, Any]:
 
 
 def _unlocked(target: SiteTarget) -> dict[str, Any]:
-    """A row of the matrix without a lock, for which there is no image."""
+    """A row of the matrix without a lock and an image."""
     row = target.row
     return {
         "name": target.name,
@@ -142,9 +142,9 @@ def _unlocked(target: SiteTarget) -> dict[str, Any]:
 def compared_data(catalogue: SiteCatalogue, images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The data for the comparison of two images, in addition to `data.js`.
 
-    `debian`: package → version → number of a set; `sets`: the lists of packages in each; `lists`:
-    the list of each image, -1 for none. `layers`: a name and the sizes of the layers with this
-    name, numbered in this order; `stacks`: the numbers of the layers of each image.
+    `debian` maps package and version to the number of a set. `sets` are the lists in each set.
+    `lists` is the list of each image, or -1 for none. `layers` has names with sizes of layers,
+    which are numbered in this order. `stacks` has the numbers of the layers of each image.
     """
     locked = _locked(catalogue)
     pages = [(each, arch) for each in catalogue.debian for arch in Arch]
@@ -183,9 +183,9 @@ def _stack(target: SiteTarget, arch: Arch) -> tuple[LayerDigests, ...]:
 def _in_sets(
     having: Mapping[str, Mapping[str, Sequence[int]]],
 ) -> tuple[dict[str, dict[str, int]], list[tuple[int, ...]]]:
-    """Package → version → number of a set, and the sets; packages of one kind share theirs.
+    """The number of a set by package and version, and the sets.
 
-    A set has ranges: first and last number, the next first and last.
+    A set is a list of ranges: first number, last number, next first number, and so on.
     """
     numbers: dict[tuple[int, ...], int] = {}
     versions = {
@@ -223,7 +223,7 @@ def _target(target: SiteTarget) -> dict[str, Any]:
 def _images(
     sources: SiteSources, locked: Sequence[SiteTarget], numbers: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """The image of each target and architecture, in the order in which doctor prefers targets."""
+    """The image of each target and architecture, in the order of doctor."""
     offers = [
         offer(sources.project.images, target.lock) for target in locked if target.lock is not None
     ]
@@ -244,7 +244,7 @@ def _images(
 
 
 def tested_with(image: PageImage) -> list[str]:
-    """The GPUs on which a tier passed, with their number if there are several: "H100", "2 H100"."""
+    """The GPUs that passed a tier, such as "H100", or "2 H100" for two of them."""
     numbers = {
         f"{len(run.gpu)} {' and '.join(names_of_run(run))}"
         for run in image.runs
@@ -257,8 +257,8 @@ def tested_with(image: PageImage) -> list[str]:
 def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) -> dict[str, Any]:
     """The image of target `number` on `arch`. `gpus` is None if they are unknown.
 
-    `olderDriver` is the remark on drivers between `driver` and `driverFull`; {} is replaced by the
-    driver.
+    `olderDriver` is the remark on drivers between `driver` and `driverFull`, in which {} is
+    replaced with the driver.
     """
     floors = target_needs.floors[arch]
     known = bool(floors.gpu or floors.gpu_ptx)
@@ -277,7 +277,7 @@ def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) 
 
 
 def _able(target_needs: TargetNeeds, arch: Arch) -> tuple[list[str], list[str]]:
-    """The capabilities that doctor accepts for an image, and those with kernels only as PTX."""
+    """The capabilities that doctor accepts for an image, and capabilities with only PTX kernels."""
     able, later = [], []
     for capability in gpu_names.capabilities():
         gpu = HostGpu(name="GPU", capability=capability)
@@ -289,7 +289,7 @@ def _able(target_needs: TargetNeeds, arch: Arch) -> tuple[list[str], list[str]]:
 
 
 def whole_branches() -> bool:
-    """Whether doctor counts a driver without its last numbers ("580") as the newest of these."""
+    """Whether doctor treats a driver branch ("580") as its newest release."""
     floors = Floors(cuda="13.0", driver="580.65.06")
     target_needs = TargetNeeds(target="", cuda="13.0", as_of="", floors={Arch.X86_64: floors})
     return judge(Host(arch=Arch.X86_64, driver="580"), target_needs).fits
@@ -298,7 +298,7 @@ def whole_branches() -> bool:
 def _package_versions(
     locked: Sequence[SiteTarget], images: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """`versions`: package → version → number of a set; `sets`: the images in each."""
+    """The number of a set by package and version, and the images in each set."""
     having: dict[str, dict[str, list[int]]] = {}
     for number, image in enumerate(images):
         lock = locked[image["target"]].lock

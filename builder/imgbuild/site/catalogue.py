@@ -1,6 +1,6 @@
-"""Reads everything that a site shows from a project: matrix, locks, digests, test records.
+"""Reads the data for a site from a project: matrix, locks, digests and test records.
 
-Nothing is fetched. A lock that is out of date is marked as such, without digest and layers.
+Nothing is fetched. A lock that is out of date is marked, and its digest and layers are omitted.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ STACKS = ("vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray")
 TITLE = "Container images"
 DRAWN = 9  # percent of the largest layer; smaller ones are drawn as one
 _Debs = tuple[tuple[str, str], ...]  # packages and versions
-REPORTS_HINT = "make it with: imgbuild cves --all --json > FILE"
+REPORTS_HINT = "to create the file, run: imgbuild cves --all --json > FILE"
 
 
 class SiteSources(msgspec.Struct, frozen=True, kw_only=True):
-    """All data of a project from which a site is generated. `records` is the metadata of wheels."""
+    """All data of a project for a site. `records` is the metadata of wheels."""
 
     project: Project
     matrix: Matrix
@@ -67,12 +67,18 @@ class SiteSources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_reports(path: Path) -> tuple[CveReport, ...]:
-    """The reports that `imgbuild cves --json` wrote to `path`; InputError for another file."""
+    """Read the reports that `imgbuild cves --json` wrote to `path`.
+
+    Raises InputError if the file contains other data.
+    """
     return codec.read(path, tuple[CveReport, ...], what="report of `cves`", hint=REPORTS_HINT)
 
 
 def open_sources(project: Project) -> SiteSources:
-    """Read the matrix, the learned constraints and the metadata of wheels; InputError if wrong."""
+    """Read the matrix, the learned constraints and the metadata of wheels.
+
+    Raises InputError if a file is invalid.
+    """
     matrix = published.load(project.matrix)
     folders = dict.fromkeys((CATALOGUE / "images", project.images))
     learned = published.known_constraints(matrix, project.images)
@@ -97,7 +103,7 @@ def read_catalogue(
     source: str = "",
     reporter: Reporter = SILENT,
 ) -> SiteCatalogue:
-    """The catalogue of a project. InputError for a file that cannot be read."""
+    """Read the catalogue of a project. Raises InputError if a file cannot be read."""
     project, matrix = sources.project, sources.matrix
     selected = select(matrix, [], everything=True, arches=[])
     rows = _newest_first(table.rows(matrix, published.shown_targets(matrix, selected)))
@@ -135,7 +141,7 @@ def read_catalogue(
 
 
 def _newest_first(rows: Iterable[TableRow]) -> list[TableRow]:
-    """Recommended targets first and retired ones last; in each group the newest packages first."""
+    """Sort recommended targets first, retired ones last, and by newest packages in each group."""
     newest = sorted(rows, key=lambda row: (row.as_of, gpus.numbers(row.cuda)), reverse=True)
     return table.ordered(newest)
 
@@ -187,14 +193,14 @@ def _target(
 
 
 def _guide(project: Project, target: Target, lock: Lock) -> str:
-    """The README of an image, without its title and its list of versions."""
+    """The README of an image, without the title and the list of versions."""
     text = lock.settings.readme or readme.readme(lock, target, project.images)
     applied = guide.readme_of(text, lock.target, user_packages=lock.settings.user_packages is True)
     return applied[applied.find("\n## ") + 1 :]
 
 
 def _versions(lock: Lock | None) -> dict[str, str]:
-    """Package → version on any architecture."""
+    """Versions by package, on any architecture."""
     versions: dict[str, str] = {}
     for resolution in lock.arch.values() if lock else ():
         versions |= resolution.versions
@@ -202,7 +208,7 @@ def _versions(lock: Lock | None) -> dict[str, str]:
 
 
 def _shown_versions(row: TableRow, lock: Lock | None) -> Iterable[tuple[str, str]]:
-    """The pins of a target, and then the versions of the packages in LISTED that it has."""
+    """The pins of a target, followed by versions of packages in LISTED."""
     yield from row.pins.items()
     for package in _packages(lock) if lock else ():
         if package.name in LISTED and package.name not in row.pins:
@@ -210,7 +216,7 @@ def _shown_versions(row: TableRow, lock: Lock | None) -> Iterable[tuple[str, str
 
 
 def _packages(lock: Lock) -> Iterable[PackageVersions]:
-    """The packages of a lock by name, with the versions of its architectures."""
+    """The packages of a lock by name, with versions for each architecture."""
     by_arch = {arch: resolution.versions for arch, resolution in lock.arch.items()}
     for name in sorted({name for versions in by_arch.values() for name in versions}):
         have = {arch: versions[name] for arch, versions in by_arch.items() if name in versions}
@@ -267,10 +273,10 @@ def _updates(
     recipes: Sequence[Recipe],
     named: Collection[str],
 ) -> Iterable[UpdateCost]:
-    """The layers replaced by an update of each of `named`, or of any other package in a group.
+    """The layers that change with an update of each package in `named`, or of another package.
 
-    The layer of imgbuild's files contains the versions of all packages in images with a README or
-    settings for users' packages.
+    In images with a README or settings for users' packages, the layer of imgbuild's files contains
+    the versions of all packages.
     """
     lists_versions = [
         layer
@@ -288,9 +294,10 @@ def _updates(
 
 
 def _debian_lists(targets: Sequence[SiteTarget]) -> Iterable[DebianList]:
-    """Each distinct set of Debian packages, with the images that have it.
+    """Each distinct set of Debian packages, with its images.
 
-    The sets of both architectures of a base are one list, since most packages are in both.
+    The sets of the two architectures of a base are combined in a list, because most packages are
+    the same.
     """
     sets: dict[tuple[str, Arch], dict[_Debs, list[str]]] = {}
     suites: dict[str, str] = {}
@@ -322,7 +329,7 @@ def _debian_lists(targets: Sequence[SiteTarget]) -> Iterable[DebianList]:
 
 
 def _merged(parts: Sequence[tuple[Arch, _Debs]]) -> Iterable[tuple[str, str, str]]:
-    """Packages with their versions, and the architecture if only one of two has it."""
+    """Packages with versions, and the architecture if the package exists on only one."""
     for deb in sorted({deb for _, debs in parts for deb in debs}):
         arches = [arch for arch, debs in parts if deb in debs]
         yield (*deb, "" if len(arches) == len(parts) else arches[0])

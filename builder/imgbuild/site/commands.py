@@ -1,4 +1,4 @@
-"""Commands to copy: Docker, podman, Apptainer, Slurm, Kubernetes, imgbuild."""
+"""Writes commands to copy for Docker, podman, Apptainer, Slurm, Kubernetes and imgbuild."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _IN_YAML = (
 def commands(
     lock: Lock, target_digests: TargetDigests, repository: Repository | None, *, rendered: bool
 ) -> tuple[Command, ...]:
-    """The commands of a locked target; they pull from `repository`, or build if there is none.
+    """The commands for a locked target, which pull it from `repository`, or else build it.
 
-    Without `rendered` only those of Docker, Apptainer, Slurm and imgbuild.
+    Without `rendered`, only commands for Docker, Apptainer, Slurm and imgbuild are included.
     """
     return tuple(_commands(lock, target_digests, repository, rendered=rendered))
 
@@ -115,7 +115,7 @@ def _commands(
 
 
 def _two_nodes(lock: Lock, sif: str, get: str, *, ray: bool) -> Command:
-    """A job on two nodes: by verl, on a Ray cluster, or by torchrun. `get` makes the SIF."""
+    """A job on two nodes, by verl, on a Ray cluster, or by torchrun. `get` creates the SIF file."""
     if not ray:
         job, program = "torchrun", SCRIPT
     elif all("verl" in locked.versions for locked in lock.arch.values()):
@@ -145,7 +145,7 @@ def _kubernetes(target: str, repository: Repository | None) -> Command:
 
 
 def job(lock: Lock) -> str:
-    """The Job that `imgbuild render --format k8s-job` writes, for IMAGE and GPUS GPUs."""
+    """The Job of `imgbuild render --format k8s-job`, with IMAGE and GPUS as placeholders."""
     options = StartOptions(command=(*LAUNCH.split(),))
     generic = msgspec.structs.replace(lock, target=JOB)
     container = settings.settings(generic, sorted(lock.arch), IMAGE, Digest(""), options)

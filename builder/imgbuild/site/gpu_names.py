@@ -1,4 +1,4 @@
-"""Data with which browsers find a GPU by name: the patterns of `audit.binaries.gpu_models`."""
+"""Converts the patterns of `audit.binaries.gpu_models`, so that browsers find GPUs by name."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from imgbuild.values import Arch
 
 
 def capabilities() -> tuple[str, ...]:
-    """The compute capabilities for which the requirements of images are computed."""
+    """The compute capabilities to compute the requirements of images for."""
     return tuple(entry.capability for entry in gpus.load().gpus)
 
 
 def table() -> dict[str, Any]:
-    """The models, and for each name a pattern with the number of its model, the longest first.
+    """The models, and patterns of names with the numbers of models, the longest pattern first.
 
-    A pattern is one for a name in lower case without spaces and the words in `brands`; a match of
-    `variant` may follow.
+    Patterns match names in lower case without spaces and without the words in `brands`. A match of
+    `variant` can follow.
     """
     patterns = [
         (gpu_models.plain(name).replace("#", r"\d"), number)
@@ -34,7 +34,7 @@ def table() -> dict[str, Any]:
 
 
 def model_data(model: GpuModel) -> dict[str, str]:
-    """The name, compute capability and, where it follows from the GPU, architecture of a model."""
+    """The name, compute capability and, if the GPU determines it, architecture of a model."""
     return {
         "name": ", ".join(_shown(model)),
         "capability": model.capability,
@@ -43,14 +43,14 @@ def model_data(model: GpuModel) -> dict[str, str]:
 
 
 def _shown(model: GpuModel) -> tuple[str, ...]:
-    """The names of a model; "RTX 30##" is a series, such as RTX 3090."""
+    """The names of a model. "RTX 30##" is a series that includes RTX 3090."""
     patterns = {name.rstrip("#") for name in model.names if "#" in name}
     names = [name for name in model.names if name not in patterns]
     return tuple(name.replace("#", "x") for name in names)
 
 
 def for_arch(names: str, arch: Arch) -> str:
-    """The GPUs of a list such as "H100, H200, GH200" that machines of `arch` can have."""
+    """The GPUs in a list such as "H100, H200, GH200" that machines of `arch` can have."""
     found = {name: gpu_models.find(name) for name in names.split(", ")}
     return ", ".join(
         name for name, model in found.items() if model is None or model.arch in (None, arch)
@@ -58,6 +58,6 @@ def for_arch(names: str, arch: Arch) -> str:
 
 
 def choices() -> list[dict[str, str]]:
-    """The models with which an image can be compared, the oldest first."""
+    """The models to compare an image with, the oldest first."""
     known = capabilities()
     return [model_data(model) for model in gpu_models.load() if model.capability in known]

@@ -1,4 +1,4 @@
-"""The matrix as a picture: CUDA, engines and TRL."""
+"""Arranges targets in a grid by CUDA release, engine and TRL version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LABELS = {"trl": "TRL", "verl": "verl", "unsloth": "unsloth", "deepspeed": "deep
 
 
 def grid(targets: Sequence[SiteTarget]) -> Grid:
-    """A table of targets: a row per CUDA release; columns for vLLM, SGLang and neither."""
+    """A grid of targets with a row per CUDA release, and columns for vLLM, SGLang and neither."""
     cuda = sorted({target.row.cuda for target in targets}, key=numbers, reverse=True)
     families = {_family(target) for target in targets}
     engines = tuple(each for each in (*ENGINES.values(), WITHOUT) if each in families)
@@ -32,7 +32,7 @@ def grid(targets: Sequence[SiteTarget]) -> Grid:
 
 
 def _cells(targets: Sequence[SiteTarget], cuda: str, engine: str) -> tuple[Cell, ...]:
-    """The targets of a cell, the newest engine and then TRL first, retired ones last."""
+    """The targets of a cell, sorted by engine and TRL (newest first), retired targets last."""
     here = [each for each in targets if each.row.cuda == cuda and _family(each) == engine]
     here.sort(key=_newest, reverse=True)
     here.sort(key=lambda each: bool(each.row.retired))
@@ -40,7 +40,7 @@ def _cells(targets: Sequence[SiteTarget], cuda: str, engine: str) -> tuple[Cell,
 
 
 def _engine(target: SiteTarget) -> str:
-    """The package of the engine, "" for a target without one."""
+    """The package of the engine, or "" for a target without an engine."""
     return next((package for package in ENGINES if package in target.row.pins), "")
 
 
@@ -70,7 +70,7 @@ def _cell(target: SiteTarget) -> Cell:
 
 
 def state_of(target: SiteTarget) -> tuple[str, str]:
-    """The state (see `Cell`) and its description, from the test runs of the current image."""
+    """The state (see `Cell`) and its description, based on test runs of the current image."""
     state, words = _tested(target) if target.lock else _unlocked(target)
     return ("retired", f"retired; {words}") if target.row.retired else (state, words)
 
@@ -102,11 +102,11 @@ def _tested(target: SiteTarget) -> tuple[str, str]:
 
 
 def numbered(run: RecordedRun) -> str:
-    """The GPUs of a run with their number if there are several: "H100", "2 H100", ""."""
+    """The GPUs of a run, such as "H100", "2 H100", or ""."""
     number = f"{len(run.gpu)} " if len(run.gpu) > 1 else ""
     return number + " and ".join(gpu_names(run))
 
 
 def gpu_names(run: RecordedRun) -> list[str]:
-    """The GPUs of a run, each type once, without the manufacturer and the memory."""
+    """The types of GPUs in a run, without manufacturer and memory."""
     return [*dict.fromkeys(name.removeprefix("NVIDIA ").split()[0] for name in run.gpu if name)]

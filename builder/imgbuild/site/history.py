@@ -1,4 +1,4 @@
-"""The history of targets: every digest that was committed, from git or from a data file.
+"""Reads the history of digests of targets, from git or from a data file.
 
 A change is a commit that changed the digest of a target (see `plan.digest_history`).
 """
@@ -24,8 +24,8 @@ from imgbuild.values import Arch, Bytes, Digest
 
 HISTORY_FORMAT = 1
 FILE = "history.json"
-REMEDY = "omit --history-file in a git checkout, where imgbuild site reads the history itself"
-AGAIN = "locked again after its removal"
+REMEDY = "omit --history-file, because in a git checkout, imgbuild site reads the history from git"
+AGAIN = "locked again after removal"
 _NAME = re.compile(NAME)
 
 Commit = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?\Z")]
@@ -33,12 +33,12 @@ Moment = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z
 
 
 class DigestChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A digest of a target: its first date, its sizes, and the differences from the previous one.
+    """A digest of a target with its first date, sizes, and differences from the previous digest.
 
-    `manifests` and `sizes` are by architecture. `changes` are those of Python packages, `debian` of
-    Debian packages, `settings` has a line for each change of base and settings. `known` is False if
-    the lock of this or of the earlier digest could not be read; `first`: it is the first one in the
-    history.
+    `manifests` and `sizes` are by architecture. `changes` are changes of Python packages, and
+    `debian` changes of Debian packages. `settings` has a line for each change of base and settings.
+    `known` is false if the lock of this or of the previous digest could not be read. `first` marks
+    the first digest in the history.
     """
 
     date: Moment
@@ -62,7 +62,10 @@ class SiteHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path) -> SiteHistory:
-    """The history in the data file at `path`; InputError, with all its problems, if it is wrong."""
+    """Read the history in the data file at `path`.
+
+    Raises InputError with all problems if the file is invalid.
+    """
     history = codec.read(path, SiteHistory, what="history", hint=REMEDY)
     if history.format != HISTORY_FORMAT:
         message = f"{path}: unsupported format {history.format} (expected {HISTORY_FORMAT})"
@@ -71,7 +74,7 @@ def read(path: Path) -> SiteHistory:
 
 
 def collect(project: Project) -> SiteHistory:
-    """The history of a project in a git checkout; empty without a checkout, commits or git."""
+    """Read the history of a project in a git checkout. Empty without a checkout, commits or git."""
     if not _in_checkout(project):
         return SiteHistory()
     targets: dict[str, list[DigestChange]] = {}
@@ -84,9 +87,9 @@ def collect(project: Project) -> SiteHistory:
 
 
 def checkout(project: Project) -> Project:
-    """The catalogue of an editable installation as the checkout that it is, for its history.
+    """The checkout of the catalogue of an editable installation, which has a history.
 
-    An installed catalogue has no .git of its own, and is not part of a checkout around it.
+    An installed catalogue has no .git, and is not part of a checkout in a parent folder.
     """
     matrix = project.matrix.resolve()
     if project.writable or not (matrix.parent / ".git").exists():
@@ -95,7 +98,7 @@ def checkout(project: Project) -> Project:
 
 
 def revision(project: Project) -> str:
-    """The commit of the checkout; "" outside of one."""
+    """The commit of the checkout, or "" outside of a checkout."""
     if not _in_checkout(project):
         return ""
     answer = git.run(project.root, "rev-parse", "--verify", "--quiet", "HEAD")
@@ -113,7 +116,7 @@ def _in_checkout(project: Project) -> bool:
 
 
 def merge(history: SiteHistory, other: SiteHistory) -> SiteHistory:
-    """Both, merged: for each target the longer one, since a shallow clone has only new changes."""
+    """Merge two histories, using the longer one for each target."""
     targets = dict(history.targets)
     for name, changes in other.targets.items():
         targets[name] = max(targets.get(name, ()), changes, key=len)

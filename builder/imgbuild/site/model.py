@@ -1,4 +1,4 @@
-"""The contents of a site's pages as values: targets, their neighbours, commands, the grid."""
+"""Defines the contents of a site's pages, such as targets, neighbours, commands and the grid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINKED = ("Docker", "Apptainer", "Kubernetes")  # and Slurm
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """Commands to copy: `title` is the program, `text` one or several lines."""
+    """Commands to copy. `title` is the program, and `text` contains the lines."""
 
     title: str
     text: str
@@ -26,14 +26,14 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """An ID of a page for the programs to which it has links, "" for others."""
+        """The ID on the page for programs with links, or "" for others."""
         first = self.title.partition(",")[0]
         linked = self.title in LINKED or (first == "Slurm" and self.title.endswith("one node"))
         return first.lower() if linked else ""
 
 
 class PackageVersions(msgspec.Struct, frozen=True, kw_only=True):
-    """A package of a target; `versions` has one entry, or one for each architecture."""
+    """A package of a target. `versions` has one entry, or an entry for each architecture."""
 
     name: str
     versions: tuple[str, ...]
@@ -41,10 +41,10 @@ class PackageVersions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrawnLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer with its bytes on each architecture, 0 where there is none.
+    """A layer with its size in bytes on each architecture (0 if absent).
 
-    `scale` is percent of the target's largest layer; `packages`: the number of them in a group, as
-    text.
+    `scale` is the percentage of the target's largest layer. `packages` is the number of packages in
+    a group as text.
     """
 
     name: str
@@ -54,7 +54,7 @@ class DrawnLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpdateCost(msgspec.Struct, frozen=True, kw_only=True):
-    """The download for a pull after an update of one package: layers, and their current bytes."""
+    """The download after an update of a package: layers, and their current sizes in bytes."""
 
     package: str
     layers: tuple[str, ...]
@@ -62,10 +62,10 @@ class UpdateCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetLayers(msgspec.Struct, frozen=True, kw_only=True):
-    """The layers of a target, bottom first: `numbers` of them on each architecture.
+    """The layers of a target, from bottom to top. `numbers` are the counts by architecture.
 
-    `bars` are the drawn ones, `small` the numbers of the others and `small_sizes` their bytes.
-    `updates` are those of the first architecture.
+    `bars` are the drawn layers. `small` and `small_sizes` are the numbers and sizes in bytes of
+    other layers. `updates` are those of the first architecture.
     """
 
     arches: tuple[Arch, ...]
@@ -77,7 +77,7 @@ class TargetLayers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the comparison with neighbours: a value of this target and of each of them."""
+    """A line of the comparison with neighbours: the values of this target and of each neighbour."""
 
     name: str
     own: str
@@ -85,7 +85,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
-    """The most similar targets, the differences, and the bytes of layers that they share."""
+    """The most similar targets, the differences, and the sizes of shared layers in bytes."""
 
     names: tuple[str, ...] = ()
     differences: tuple[Difference, ...] = ()
@@ -95,10 +95,10 @@ class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DebianList(msgspec.Struct, frozen=True, kw_only=True):
-    """The Debian packages that images share, and the images that have them.
+    """A list of Debian packages, and the images with this list.
 
-    `page` has the lists of one suite, and is named after the first of them. `packages` are name,
-    version, and the architecture if the package is on only one of two.
+    `page` contains the lists of a suite, and is named after the first list. `packages` are name,
+    version, and the architecture if the package exists on only one.
     """
 
     name: str
@@ -109,14 +109,14 @@ class DebianList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target with all data of its page.
+    """A target with all data of the page.
 
-    `lock` and `digests` are None for a target without a current lock; `needs` is what its lock
-    needs in addition to the default index, `stale` is why a lock is out of date. `stacks` are the
-    packages for which users choose images, `versions` are those of the packages that the target
-    pins, and of others for which users choose images. `incompatible` are the known
-    incompatibilities of its packages. `debian` is the list of its Debian packages. `guide` is the
-    README of the image as Markdown, from its second heading on.
+    `lock` and `digests` are None for a target without a current lock. `needs` are requirements of
+    the lock in addition to the default index. `stale` are the reasons if a lock is out of date.
+    `stacks` are the main packages that users choose images by. `versions` are those of pinned and
+    main packages. `incompatible` are the known incompatibilities of packages. `debian` is the list
+    of Debian packages. `guide` is the README of the image as Markdown, starting at the second
+    heading.
     """
 
     row: TableRow
@@ -148,7 +148,7 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cpython(self) -> tuple[str, ...]:
-        """The exact versions of the standalone builds of CPython in the images."""
+        """The exact versions of standalone builds of CPython in the images."""
         archives = (
             (resolution.python for resolution in self.lock.arch.values()) if self.lock else ()
         )
@@ -156,10 +156,11 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """A target in the grid. `state`: tested on GPUs or CPUs, untested, failed, retired, not locked.
+    """A target in the grid. `state` is for example tested on GPUs, failed or not locked.
 
-    `engine` and `labels` are versions: "vLLM 0.26.0", "TRL 1.16.0"; `words` describes the state,
-    with the GPUs. `recommended`: for a package or CUDA release.
+    `engine` and `labels` are versions, such as "vLLM 0.26.0" and "TRL 1.16.0". `words` describes
+    the state with the GPUs. `recommended` is the package or CUDA release that the target is
+    recommended for.
     """
 
     target: str
@@ -171,23 +172,23 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GridRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A CUDA release, and for each engine the targets that have it."""
+    """A CUDA release, with targets by engine."""
 
     cuda: str
     cells: tuple[tuple[Cell, ...], ...]
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):
-    """The matrix as a picture: rows are CUDA releases, columns engines."""
+    """The matrix as a grid. Rows are CUDA releases, and columns are engines."""
 
     engines: tuple[str, ...]
     rows: tuple[GridRow, ...]
 
 
 class SiteCatalogue(msgspec.Struct, frozen=True, kw_only=True):
-    """All data of a site. `registry` is "" if nothing is published.
+    """All data of a site. `registry` is "" if images are not published.
 
-    `source` is the URL of the repository in a browser, "" if unknown.
+    `source` is the URL of the repository in a browser, or "" if unknown.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The targets most similar to a target, and the differences (separate: rule of similarity)."""
+"""Finds the most similar targets, and the differences (separate: rule of similarity)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NONE = "-"
 
 
 def neighbours(target: SiteTarget, targets: Sequence[SiteTarget]) -> Neighbours:
-    """The `MOST` targets that share most packages with `target`; retired ones are omitted."""
+    """The `MOST` targets that share the most packages with `target`, except retired targets."""
     if target.lock is None:
         return Neighbours()
     own = _versions(target)
@@ -58,13 +58,13 @@ def _apart(own: Mapping[str, str], other: Mapping[str, str]) -> int:
 
 
 def _compared(target: SiteTarget, other: SiteTarget) -> tuple[Arch, Arch]:
-    """The architectures on which two targets are compared: the same one, if both have it."""
+    """The architectures to compare two targets on, which are the same if possible."""
     arch = common_arch(target, other)
     return (arch, arch) if arch else (target.row.arch[0], other.row.arch[0])
 
 
 def _differing(target: SiteTarget, other: SiteTarget) -> int:
-    """The number of differing packages as in `compare.html`: on one architecture."""
+    """The number of differing packages on one architecture, as shown in `compare.html`."""
     if target.lock is None or other.lock is None:
         return 0
     own, there = _compared(target, other)
@@ -72,7 +72,7 @@ def _differing(target: SiteTarget, other: SiteTarget) -> int:
 
 
 def common_arch(target: SiteTarget, other: SiteTarget) -> Arch | None:
-    """The first architecture for which both targets are locked."""
+    """The first architecture that two targets have in common."""
     there = other.lock.arch if other.lock else {}
     return next((arch for arch in target.row.arch if arch in there), None)
 
@@ -91,7 +91,7 @@ def _facts(target: SiteTarget) -> dict[str, str]:
 
 
 def _shared(target: SiteTarget, other: SiteTarget) -> Bytes:
-    """The bytes of the common layers on the first common architecture."""
+    """The size of common layers in bytes on the first common architecture."""
     if target.digests is None or other.digests is None:
         return 0
     arch = common_arch(target, other)

@@ -1,7 +1,7 @@
-"""The pages of a site: HTML from the templates in `data/site`, style, script (separate: Jinja).
+"""Renders the pages of a site from the templates in `data/site` (separate: Jinja).
 
-The templates are part of imgbuild; their output is escaped, since names, reasons and summaries are
-texts from a matrix, a lock or a commit.
+The output of templates is escaped, because names, reasons and summaries are texts from a matrix, a
+lock or a commit.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ REFERENCE = re.compile(r" \(docs/[\w/.-]+\.md\)")
 
 
 def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str, bytes]]:
-    """Path and content of every page, the style sheet and the script."""
+    """The contents of all pages, the style sheet and the script by path."""
     environment = _environment()
     common: dict[str, Any] = {
         "site": catalogue,
@@ -137,7 +137,7 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
 
 
 def _jobs(targets: Iterable[SiteTarget]) -> dict[str, list[str]]:
-    """Each distinct Job of Kubernetes, and the targets that have it."""
+    """Each distinct Kubernetes Job, with its targets."""
     jobs: dict[str, list[str]] = {}
     for target in targets:
         if target.lock and target.digests:
@@ -146,16 +146,16 @@ def _jobs(targets: Iterable[SiteTarget]) -> dict[str, list[str]]:
 
 
 def _without_optional(text: str) -> str:
-    """A page without what HTML allows to omit: end tags, quotes, line breaks between blocks.
+    """Remove optional parts of HTML: end tags, quotes, and line breaks between blocks.
 
-    Text between tags is unchanged: its "<" are escaped.
+    Text between tags does not change, because "<" is escaped in it.
     """
     short = LINE_BREAK.sub("", PARAGRAPH_END.sub("", OPTIONAL.sub("", text)))
     return TAG.sub(lambda tag: QUOTED.sub(r"\1", tag[0]), short)
 
 
 def _dense(name: str) -> bytes:
-    """A script or style sheet without indentation and comment lines."""
+    """Remove indentation and comment lines from a script or style sheet."""
     text = (TEMPLATES / name).read_text(encoding="utf-8")
     lines = (line.strip() for line in COMMENT.sub("", text).splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("//")).encode()
@@ -179,9 +179,9 @@ def _environment() -> jinja2.Environment:
 
 
 def _by_source(refusals: Iterable[RecordedRefusal]) -> list[tuple[str, list[RecordedRefusal]]]:
-    """The refusals under the headings of a page."""
+    """Group refusals by heading."""
     headings = {
-        "refused update": "Newer versions that were tried and refused",
+        "refused update": "Newer versions that were tried and rejected",
         "learned constraint": "Constraints learned from the code",
         "known incompatibility": "Known incompatibilities",
         "accepted finding": "Findings that are accepted for an image",
@@ -196,7 +196,7 @@ def _by_source(refusals: Iterable[RecordedRefusal]) -> list[tuple[str, list[Reco
 def _recent(
     catalogue: SiteCatalogue, history: SiteHistory
 ) -> list[tuple[str, list[tuple[str, DigestChange, str]]]]:
-    """The days with the latest changes: each with the name of its target and its page's link."""
+    """The days with the latest changes, with names of targets and links to pages."""
     present = {target.name for target in catalogue.targets}
     changes = [
         (name, change, f"targets/{name}.html" if name in present else "")
@@ -209,7 +209,7 @@ def _recent(
 
 
 def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
-    """The choices of filters: only values that an image has."""
+    """The choices of filters, which are values of images."""
     targets = [target for target in catalogue.targets if target.lock]
     data = gpus.load()
     tested = {
@@ -245,7 +245,7 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
 
 
 def _runs_by_gpu(targets: Sequence[SiteTarget]) -> list[dict[str, Any]]:
-    """For each type of GPU, the current images that run on it, by their oldest driver."""
+    """For each type of GPU, the current images that run on it, by oldest driver."""
     images = [
         (image, target.name)
         for target in targets
@@ -275,7 +275,7 @@ def _runs_by_gpu(targets: Sequence[SiteTarget]) -> list[dict[str, Any]]:
 
 
 def _only(arches: Sequence[Arch], bound: str) -> str:
-    """The architecture to show next to an image for a GPU that is not `bound` to a processor."""
+    """The architecture to show next to an image, unless the GPU is `bound` to a processor."""
     return "" if bound or Arch.X86_64 in arches else ", ".join(arches)
 
 
@@ -283,7 +283,7 @@ def _only(arches: Sequence[Arch], bound: str) -> str:
 
 
 def _version(target: SiteTarget, package: str) -> str:
-    """The version of a package shown first on the page of a target, "" if it has none."""
+    """The version of a package that the page of a target shows first, or ""."""
     return dict(target.versions).get(package, "")
 
 
@@ -293,7 +293,7 @@ def _driver(target: SiteTarget) -> str:
 
 
 def _gpus(capabilities: Sequence[str], arch: Arch) -> str:
-    """The GPUs of compute capabilities by name: those that machines of `arch` can have."""
+    """The names of GPUs with the compute capabilities that machines of `arch` can have."""
     named = [
         (gpu_names.for_arch(entry.names, arch), entry.capability)
         for entry in gpus.load().gpus
@@ -303,7 +303,7 @@ def _gpus(capabilities: Sequence[str], arch: Arch) -> str:
 
 
 def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
-    """For each architecture, the types of GPU with a passed tier, failures, or what did not run."""
+    """For each architecture, the types of GPU with passed tiers, failures, or missing tests."""
     chips: dict[str, dict[str, str]] = {}
     for image in images:
         good = [run for run in image.runs if run.good]
@@ -322,13 +322,13 @@ def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
 
 
 def _cve_rows(report: CveReport) -> list[Vulnerability]:
-    """The severe and the accepted vulnerabilities, at most LISTED."""
+    """The severe and the accepted vulnerabilities, up to LISTED."""
     rows = [each for each in report.vulnerabilities if each.severity in SEVERE or each.accepted]
     return rows[:LISTED]
 
 
 def _same_reports(reports: Sequence[CveReport]) -> list[tuple[str, CveReport]]:
-    """The reports of a target with their architectures: one for those with the same rows."""
+    """The reports of a target with architectures. Reports with the same rows are combined."""
     alike: dict[tuple[object, ...], list[CveReport]] = {}
     for report in reports:
         rows = [(each.id, each.package, each.version) for each in report.vulnerabilities]
@@ -348,7 +348,7 @@ def _short(digest: Digest) -> str:
 
 
 def _prose(text: str, source: str) -> Markup:
-    """A text of the matrix; references to pages become links, or are omitted without `source`."""
+    """Convert a text of the matrix. References to pages become links if `source` is set."""
     if not source:
         return escape(REFERENCE.sub("", text))
     pieces = re.split(r"(docs/[\w/.-]+\.md)", text)
@@ -362,7 +362,7 @@ def _prose(text: str, source: str) -> Markup:
 
 
 def _chosen(text: str) -> Markup:
-    """A command with elements for the values that a reader chooses (see `commands`)."""
+    """Mark the values in a command that readers choose (see `commands`)."""
     count = Markup("<b class=g>8</b>")
     place = Markup("<b class=r>REGISTRY/REPOSITORY</b>")
     image = Markup("<b class=i>IMAGE</b>")
@@ -374,14 +374,14 @@ def _chosen(text: str) -> Markup:
 
 
 def _pull(target: SiteTarget, registry: str) -> str:
-    """Commands that pull a target by digest; without a registry, after a push to the reader's."""
+    """Commands to pull a target by digest. Without a registry, commands to push it are included."""
     place = registry or commands.REPOSITORY
     pull = f"docker pull {place}@{target.page.digest}"
     return pull if registry else f"imgbuild push {shlex.quote(target.name)} {place}\n{pull}"
 
 
 def _markdown(text: str) -> Markup:
-    """Headings one level lower, lists, code and paragraphs; HTML and links remain text."""
+    """Convert Markdown to HTML, with headings one level lower. HTML and links remain text."""
     parser = MarkdownIt("zero").enable(["heading", "list", "code", "backticks"])
     tokens = parser.parse(text)
     for token in tokens:
@@ -392,13 +392,13 @@ def _markdown(text: str) -> Markup:
 
 
 def _with_quotes(escaped: str) -> Markup:
-    """Escaped text with quotes as they are: outside of attributes they need no escapes."""
+    """Restore quotes in escaped text, which need no escapes outside of attributes."""
     text = re.sub("&#34;|&quot;", '"', escaped).replace("&#39;", "'")
     return Markup(text)  # noqa: S704 - escaped
 
 
 def _megabytes(size: Bytes) -> str:
-    """A number such as "542.9" without its unit; a hyphen for nothing."""
+    """Format a size in MB without the unit, such as "542.9", or "-" for 0."""
     return f"{size / 1e6:,.1f}" if size else "-"
 
 
@@ -407,7 +407,7 @@ def _state_words(target: SiteTarget) -> str:
 
 
 def _also(target: SiteTarget) -> str:
-    """The pins without a column, and other packages for which users choose images."""
+    """The pins without a column, and other main packages."""
     own = {package for package, _ in COLUMNS}
     pins = {name: version for name, version in target.row.pins.items() if name not in own}
     pinned = table.also_pinned(msgspec.structs.replace(target.row, pins=pins))

@@ -1,4 +1,4 @@
-"""The requirements of a catalogue's main packages, from METADATA of their wheels."""
+"""Reads the requirements of a catalogue's main packages from METADATA of wheels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXTRA = re.compile(r"""\bextra == ["']([A-Za-z0-9._-]+)["']""")
 def requirements(
     records: Mapping[Sha256, Package], targets: Sequence[SiteTarget]
 ) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Main package → version → its requirements with versions, and those of its extras."""
+    """The requirements and extras with versions, by main package and version."""
     main = {*LISTED, *(package for each in targets if each.lock for package in each.row.pins)}
     by_package: dict[str, dict[str, tuple[str, ...]]] = {}
     for lock in (each.lock for each in targets if each.lock):
@@ -54,9 +54,9 @@ def _applied(lines: Sequence[str], python: str, arch: Arch) -> Iterator[str]:
 
 
 def _extra_ranges(lines: Sequence[str], main: Collection[str]) -> Iterator[str]:
-    """Requirements on a main package by the extra named after it: "vllm>=0.22; extra vllm".
+    """The requirements of extras named after a main package, such as "vllm>=0.22; extra vllm".
 
-    They state the supported versions of the other package, with or without the extra.
+    These requirements define the supported versions of the main package, with or without the extra.
     """
     for line in lines:
         try:
@@ -73,7 +73,7 @@ def _extra_ranges(lines: Sequence[str], main: Collection[str]) -> Iterator[str]:
 def between(
     requires: Mapping[str, Mapping[str, Sequence[str]]],
 ) -> list[tuple[str, list[tuple[str, list[str]]]]]:
-    """For each main package, its versions, newest first, with requirements on main packages."""
+    """The versions of each main package, newest first, with requirements on main packages."""
     shown = []
     for package, versions in requires.items():
         rows = [

@@ -1,4 +1,4 @@
-"""Test records as lines of tables, with the digest that was tested (separate: tests of images)."""
+"""Formats test records as lines of tables, with tested digests (separate: tests of images)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_GPU = "Without a GPU"
 
 
 class TestLine(msgspec.Struct, frozen=True):
-    """A run of smoke tests of a target, and the digest of the image that the page shows."""
+    """A run of smoke tests of a target, and the digest of the current image."""
 
     target: str
     run: RecordedRun
@@ -26,19 +26,19 @@ class TestLine(msgspec.Struct, frozen=True):
 
     @property
     def failures(self) -> tuple[CaseMessage, ...]:
-        """The failed cases that the record names."""
+        """The failed cases with names in the record."""
         first = self.run.first
         named = (CaseMessage(case=first.case, message=first.message),) if first else ()
         return (*named, *self.run.further)
 
     @property
     def unnamed(self) -> int:
-        """The number of failed cases that the record only counts."""
+        """The number of failed cases without names in the record."""
         return self.run.failed - len(self.failures)
 
 
 class TestedDigest(msgspec.Struct, frozen=True, kw_only=True):
-    """A tested digest that is not the current one, and its tiers: "gpu, multi-gpu"."""
+    """A tested digest that is not the current one, with tiers such as "gpu, multi-gpu"."""
 
     arch: Arch
     digest: Digest
@@ -47,7 +47,7 @@ class TestedDigest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines(target: SiteTarget) -> list[TestLine]:
-    """The runs that count for a target."""
+    """The valid runs of a target."""
     retired = bool(target.row.retired)
     return [
         TestLine(target.name, run, image.digest, retired)
@@ -57,7 +57,7 @@ def lines(target: SiteTarget) -> list[TestLine]:
 
 
 def other_digests(target: SiteTarget) -> list[TestedDigest]:
-    """The tested digests that are not those of the current manifests."""
+    """The tested digests other than those of the current manifests."""
     return [
         TestedDigest(
             arch=image.arch,
@@ -71,7 +71,7 @@ def other_digests(target: SiteTarget) -> list[TestedDigest]:
 
 
 def by_gpu(targets: Sequence[SiteTarget]) -> list[tuple[str, list[TestLine]]]:
-    """All runs that count, by number and type of GPUs: "H100", "2 H100"; NO_GPU comes last."""
+    """All valid runs by number and type of GPUs, such as "2 H100", with NO_GPU at the end."""
     groups: dict[str, list[TestLine]] = {}
     for target in targets:
         for line in lines(target):
@@ -81,7 +81,7 @@ def by_gpu(targets: Sequence[SiteTarget]) -> list[tuple[str, list[TestLine]]]:
 
 
 def standing(image: PageImage) -> str:
-    """The tiers that passed and failed, with the GPUs, as a sentence without its full stop."""
+    """A sentence without a period on passed and failed tiers, with GPUs."""
     if not image.runs:
         return "not tested"
     groups: dict[tuple[bool, str], list[str]] = {}

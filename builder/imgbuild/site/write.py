@@ -1,7 +1,7 @@
-"""Writes a site: catalogue, pages and data, to a folder that replaces the previous one.
+"""Writes a site to a folder, which replaces that of an earlier run.
 
-The folder is written under a temporary name next to its final place, and then renamed. It replaces
-only a folder with exactly the files of an earlier run, which the file MARKER lists.
+The folder is written under a temporary name next to the output, and then renamed. It replaces only
+a folder with exactly the files of an earlier run, as listed in the file MARKER.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ NO_JEKYLL = ".nojekyll"  # GitHub Pages serves the files as they are
 ADVISORIES = "advisories.json"
 # These do not count towards the size of pages.
 DOCUMENTS = ("locks/", "sbom/", history.FILE, ADVISORIES)
-ELSEWHERE = "name another folder with --output, or move its contents"
+ELSEWHERE = "specify another folder with --output, or move the contents elsewhere"
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """A site: its folder, its numbers of pages and targets, the bytes of all pages and data."""
+    """A site: folder, numbers of pages and targets, and size of all files in bytes."""
 
     output: Path
     pages: int
@@ -46,7 +46,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Marker(msgspec.Struct, frozen=True):
-    """The file MARKER: everything in the folder, by relative path."""
+    """The file MARKER, which lists all files in the folder by relative path."""
 
     site: Literal[1]
     files: tuple[str, ...]
@@ -60,9 +60,9 @@ def make(
     *,
     documents: bool,
 ) -> Site:
-    """Write the site of `made` to `output`; with `documents` also locks and SBOMs.
+    """Write the site of `made` to `output`, and with `documents` also locks and SBOMs.
 
-    InputError if `output` is not a missing or empty folder, or an earlier site.
+    Raises InputError unless `output` is missing, empty, or an earlier site.
     """
     contents: dict[str, bytes] = {}
     if documents:
@@ -88,7 +88,7 @@ def make(
 def _with_documents(
     sources: SiteSources, made: SiteCatalogue
 ) -> tuple[SiteCatalogue, dict[str, bytes]]:
-    """The catalogue with links to locks and SBOMs, and these files."""
+    """Add links to locks and SBOMs to the catalogue. Returns the catalogue and the linked files."""
     contents: dict[str, bytes] = {}
     recorded = SbomPackages(packages=dict(sources.records))
     targets = []
@@ -118,7 +118,7 @@ def _label(name: str) -> str:
 
 
 def require_replaceable(output: Path) -> None:
-    """InputError if `output` is not a missing or empty folder, or an unchanged earlier site."""
+    """Raise InputError unless `output` is missing, empty, or an unchanged earlier site."""
     try:
         with OpenFolder.open(output.parent) as above:
             _require_replaceable(above, output)

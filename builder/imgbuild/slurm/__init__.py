@@ -1,1 +1,1 @@
-"""Slurm: job scripts, job arrays, Slurm's commands."""
+"""Runs images on Slurm, with job scripts and job arrays."""

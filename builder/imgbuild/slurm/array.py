@@ -1,8 +1,8 @@
-"""Slurm arrays: one task for each target; orders, logs, states, waiting, cancelling.
+"""Submits Slurm arrays with a task for each target, and follows their states.
 
-An order is a folder on the shared disk: the script, order.json, and for each task its log, the
-output of its command and its state, which the task writes atomically. Tasks that an order with the
-same verb, arguments and digest has finished, or has in Slurm's queue, are not submitted again.
+An order is a folder on the shared disk with the script, order.json, and for each task a log, the
+output of the command and a state, which the task writes atomically. Tasks that are completed or
+queued in an order with the same command, arguments and digest are not submitted again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobArray(msgspec.Struct, frozen=True, kw_only=True):
-    """An array: task `n` is tasks[n]. `job` is "" until sbatch returns the job ID."""
+    """An array. Task `n` is tasks[n]. `job` is "" before sbatch returns the job ID."""
 
     verb: str
     name: str
@@ -54,7 +54,7 @@ class JobArray(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counted(self) -> bool:
-        """Whether the script sets --jobs to the CPUs of the task, since the user did not."""
+        """Whether the script sets --jobs to the number of CPUs, unless the user sets --jobs."""
         return self.verb == "build" and not any(word.startswith("--jobs") for word in self.command)
 
     @property
@@ -78,9 +78,9 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """A task's end. `state` is Slurm's, COMPLETED if the command ended by itself.
+    """The end of a task. `state` is the state in Slurm, or COMPLETED if the command ended.
 
-    `status` is the command's, None if it did not end; `answer` is its stdout.
+    `status` is the exit status of the command, or None if it did not end. `answer` is its stdout.
     """
 
     target: str
@@ -93,15 +93,15 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> bool:
-        """Whether the command ended well."""
+        """Whether the command succeeded."""
         return self.status == 0
 
     @property
     def message(self) -> str:
-        """Why a task failed, in one or two lines: the last error in its log, else Slurm's state."""
+        """The reason for a failure in one or two lines: last error in the log, else the state."""
         if self.status is None:
             word = (
-                ("Slurm has no record of when it ended")
+                ("Slurm has no record of the end of the task")
                 if self.state == LOST
                 else self.state.lower()
             )
@@ -114,19 +114,19 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArrayTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task: its order and its index in it."""
+    """A task: an order, and the index in the order."""
 
     order: JobArray
     number: int
 
     @property
     def target(self) -> str:
-        """The target's name."""
+        """The name of the target."""
         return self.order.tasks[self.number].target
 
     @property
     def key(self) -> tuple[str, int]:
-        """The task in the form of Slurm's commands."""
+        """The task in the form for Slurm's commands."""
         return self.order.job, self.number
 
 
@@ -142,9 +142,9 @@ def start(
     throttle: int = 0,
     reporter: Reporter = SILENT,
 ) -> list[ArrayTask]:
-    """Submit `tasks` as one array, whose order is a new folder in `top`.
+    """Submit `tasks` as an array. The order is a new folder in `top`.
 
-    The folders' names sort by time. The array's name in Slurm begins with `name`, and is unique.
+    Names of folders sort by time. The name of the array in Slurm begins with `name`, and is unique.
     """
     mark = secrets.token_hex(4)
     folder = top / f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S%f}-{mark}"
@@ -184,11 +184,11 @@ def existing_tasks(
     tasks: Iterable[Task],
     options: tuple[str, ...] | None = None,
 ) -> list[ArrayTask]:
-    """The tasks of the newest orders with this verb, command and digest; some may have none.
+    """The tasks of the newest orders with this verb, command and digest, where they exist.
 
-    With `options`, sbatch's options must be equal, too: a test that passed on one partition does
-    not apply to another, while an image is the same wherever it was built. An order without a job
-    ID, because imgbuild was killed, is searched by its name.
+    With `options`, the options of sbatch must be equal, because a passed test on one partition does
+    not apply to another one. An order without a job ID, because imgbuild was killed, is searched by
+    name.
     """
     requested = set(tasks)
     latest: dict[Task, ArrayTask] = {}
@@ -207,9 +207,9 @@ def existing_tasks(
 
 
 def sort(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[ArrayTask]]:
-    """The ends of the tasks that have passed, and the tasks that are queued or running.
+    """The ends of passed tasks, and the queued or running tasks.
 
-    A task that is COMPLETING and has not written its end will not write it anymore.
+    A task in state COMPLETING that has not written its end will not write it.
     """
     queue = commands.states(task.key for task in followed if task.order.job)
     done, live = [], []
@@ -227,8 +227,8 @@ def follow(
 ) -> list[TaskEnd]:
     """Wait for the end of each task, and report changes.
 
-    Raises Interrupted on Ctrl-C, which cancels the tasks unless they are to be kept, and on
-    EndSignal, which does not cancel them.
+    Raises Interrupted on Ctrl-C, which cancels the tasks unless `leave` is set, and on EndSignal,
+    which does not cancel tasks.
     """
     try:
         return _follow(followed, reporter)
@@ -270,7 +270,7 @@ def _follow(followed: Sequence[ArrayTask], reporter: Reporter) -> list[TaskEnd]:
 def _task_end(
     task: ArrayTask, word: str, seen: dict[str, str], missing: dict[str, int], reporter: Reporter
 ) -> TaskEnd | None:
-    """The end of `task`, or None if it is not finished; changes are reported."""
+    """The end of `task`, or None if it is not finished. Changes are reported."""
     state = read_state(task)
     if state is not None and state.state == "done":
         end = ended(task, "COMPLETED", state)
@@ -289,14 +289,14 @@ def _task_end(
     if end.good:
         reporter.info(f"{task.target}: done")
     else:
-        reporter.error(f"{task.target}: {end.message}", hint=f"its log: {end.place}")
+        reporter.error(f"{task.target}: {end.message}", hint=f"log: {end.place}")
     return end
 
 
 def read_state(task: ArrayTask) -> TaskState | None:
-    """The state that the task wrote; None if there is none.
+    """Read the state that the task wrote, or None.
 
-    The folder is listed, since NFS caches the absence of a single file for a while.
+    The folder is listed, because NFS temporarily caches the absence of a single file.
     """
     path = task.order.place / f"{task.target}.state.json"
     if path.name not in {each.name for each in task.order.place.glob("*.json")}:
@@ -305,7 +305,7 @@ def read_state(task: ArrayTask) -> TaskState | None:
 
 
 def ended(task: ArrayTask, word: str, state: TaskState | None) -> TaskEnd:
-    """The end of `task`, with its log and output."""
+    """The end of `task`, with log and output."""
     place = task.order.place / f"{task.number}.log"
     answer = task.order.place / f"{task.target}.answer.json"
     log = boundary.content(place).decode(errors="replace").splitlines() if place.exists() else []

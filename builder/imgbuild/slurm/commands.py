@@ -1,7 +1,7 @@
-"""Slurm's commands (sbatch, squeue, sacct, scancel): submit, query, wait, cancel.
+"""Submits, queries, awaits and cancels jobs with the commands of Slurm.
 
-All nodes must see the same files at the same paths. A task is a pair: the ID of its job, and its
-index in the array; a job that is not an array has the task 0.
+All nodes must have the same files at the same paths. A task is the ID of a job and an index in the
+array. A job that is not an array has the task 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from imgbuild.system import process
 from imgbuild.system.ending import EndSignal
 from imgbuild.system.reporter import SILENT, Reporter
 
-REMEDY = "run this where Slurm's commands are installed (a login node), or omit --submit and --on"
+REMEDY = "run the command on a login node, where Slurm is installed, or omit --submit and --on"
 # States of tasks that have not ended.
 LIVE = frozenset({
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD",
@@ -26,13 +26,16 @@ GONE = "Invalid job id"  # squeue's error for a job that Slurm no longer lists
 LOST = "LOST"  # imgbuild's name for the state of such a job
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two queries
 SILENCE = 600.0  # seconds in which Slurm may not respond, because its controller restarts
-LATER = "jobs continue to run (squeue --me); for an array, run the same command again to follow it"
+LATER = (
+    "jobs continue to run; to list them, run squeue --me; to follow an array, run the same "
+    "command again"
+)
 
 
 def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
-    """Submit `script` with sbatch, to start in `folder`; returns the job ID.
+    """Submit `script` with sbatch, to start in `folder`. Returns the job ID.
 
-    ToolMissing without sbatch, WorkFailed with Slurm's message if it refuses.
+    Raises ToolMissing without sbatch, and WorkFailed with Slurm's message if sbatch fails.
     """
     program = process.find("sbatch", remedy=REMEDY)
     done = process.run([program, "--parsable", *options], stdin=script, cwd=folder, check=False)
@@ -40,13 +43,13 @@ def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
     if done.status != 0 or not number.isdecimal():
         message = f"sbatch rejected the job:\n{(done.stderr or done.stdout).strip()}"
         raise WorkFailed(
-            message, hint="list partitions and accounts with: sinfo, sacctmgr show assoc"
+            message, hint="to list partitions and accounts, run: sinfo, sacctmgr show assoc"
         )
     return number
 
 
 def wait(number: str, reporter: Reporter = SILENT) -> str:
-    """The final state of a job. Raises Interrupted on Ctrl-C, which cancels it, or on EndSignal."""
+    """Wait for a job, and return the final state. Ctrl-C cancels the job. Raises Interrupted."""
     task = (number, 0)
     try:
         for task_states in poll(lambda: [task], reporter):
@@ -63,9 +66,9 @@ def wait(number: str, reporter: Reporter = SILENT) -> str:
 def poll(
     tasks: Callable[[], Iterable[tuple[str, int]]], reporter: Reporter = SILENT
 ) -> Iterator[dict[tuple[str, int], str]]:
-    """The states of `tasks()`, again and again, with growing pauses.
+    """Yield the states of `tasks()` repeatedly, with growing pauses.
 
-    A warning if Slurm does not respond, WorkFailed if it does not respond for ten minutes.
+    If Slurm does not respond, reports a warning, and after ten minutes raises WorkFailed.
     """
     pause, silent = FIRST_PAUSE, 0.0
     while True:
@@ -85,9 +88,9 @@ def poll(
 
 
 def states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """The state of each of `tasks`; tasks that Slurm no longer lists are absent.
+    """The states of `tasks`, without tasks that Slurm no longer lists.
 
-    Tasks that are queued or have just ended come from squeue, others from sacct if the site has
+    Queued and recently ended tasks are listed by squeue, and others by sacct if the site has
     accounting.
     """
     task_states: dict[tuple[str, int], str] = {}
@@ -114,7 +117,7 @@ def states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
 
 
 def _accounted(job: str) -> dict[tuple[str, int], str]:
-    """States by sacct; none if the site has no sacct or no accounting."""
+    """The states listed by sacct. Empty without sacct or accounting."""
     try:
         program = process.find("sacct", remedy=REMEDY)
     except ToolMissing:
@@ -128,9 +131,9 @@ def _accounted(job: str) -> dict[tuple[str, int], str]:
 
 
 def job_named(name: str) -> str:
-    """The ID of the user's queued or running job with that name; "" if there is none.
+    """The ID of the user's queued or running job with this name, or "".
 
-    WorkFailed if Slurm does not respond.
+    Raises WorkFailed if Slurm does not respond.
     """
     program = process.find("squeue", remedy=REMEDY)
     done = process.run([program, "--noheader", "--me", f"--name={name}", "--format=%F"])
@@ -138,7 +141,7 @@ def job_named(name: str) -> str:
 
 
 def interrupted(jobs: Iterable[str]) -> Interrupted:
-    """Cancel `jobs`, in the form for scancel (12, 12_[0,1]); returns the error that reports it.
+    """Cancel `jobs`, in the form for scancel (12, 12_[0,1]). Returns the error to raise.
 
     Finished jobs are not changed.
     """
@@ -147,6 +150,6 @@ def interrupted(jobs: Iterable[str]) -> Interrupted:
     if done.status != 0:
         reason = done.stderr.strip() or f"status {done.status}"
         message = f"interrupted, but Slurm did not cancel the tasks: {reason}"
-        return Interrupted(message, hint="list running jobs with: squeue --me")
+        return Interrupted(message, hint="to list running jobs, run: squeue --me")
     message = "interrupted; the remaining tasks were cancelled"
     return Interrupted(message, hint="run the same command again to submit the remaining tasks")

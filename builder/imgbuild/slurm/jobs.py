@@ -1,8 +1,8 @@
-"""Job scripts for Slurm: allocation, container, variables, mounts, paths; by templates.
+"""Writes job scripts for Slurm from templates.
 
-Values that an #SBATCH line, a list of mounts or a shell would read differently are refused. A
-script contains the table of variables whose value is a path (see `container.path_variables`), since
-the variables are those set when the job runs.
+Values that an #SBATCH line, a list of mounts or a shell would change are rejected. A script
+contains the table of variables with paths (see `container.path_variables`), because the values are
+known only when the job runs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SITE_GPUS = re.compile(r"--gres=\S*gpu\S*|--gpus(-per-\w+)?=\S+|-G\S*")  # of sb
 
 
 class ScriptKind(enum.StrEnum):
-    """The kind of work that a script does."""
+    """The kind of job that a script runs."""
 
     SINGLE = "single"
     TORCHRUN = "torchrun"
@@ -66,7 +66,7 @@ class ScriptKind(enum.StrEnum):
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """The resources of a job; "" and 0 mean the site's default. `more` are options of sbatch."""
+    """The resources of a job. "" and 0 mean the site's default. `more` are sbatch options."""
 
     nodes: int = 1
     gpus: int = 0  # of each node
@@ -92,9 +92,9 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """How the image is run: Apptainer with a SIF, or pyxis with an image for enroot.
+    """Options for running the image with Apptainer and a SIF file, or with pyxis.
 
-    `binds` are SOURCE[:PLACE[:ro]], `words` more options for Apptainer.
+    `binds` are SOURCE[:PLACE[:ro]]. `words` are additional options for Apptainer.
     """
 
     image: str
@@ -111,7 +111,7 @@ class EnvVariable(msgspec.Struct, frozen=True):
 
 
 class JobScript(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of the templates."""
+    """The values for the templates."""
 
     target: str
     digest: Digest
@@ -148,52 +148,52 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def given(self) -> tuple[str, ...]:
-        """Names of the variables that `--env` sets or passes on."""
+        """The names of variables that `--env` sets or passes."""
         return (*(item.name for item in self.environment), *self.passed)
 
     @property
     def prefix(self) -> str:
-        """The prefix that the names of `--env` variables have outside the image."""
+        """The prefix for the names of `--env` variables outside of the image."""
         return SET_PREFIX if self.container.pyxis else "APPTAINERENV_"
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """Variables that Apptainer sets in the image, except those of `--env`."""
+        """The variables that Apptainer sets in the image, except those of `--env`."""
         values = {"PYTHONNOUSERSITE": "1", "TMPDIR": "/tmp"}  # noqa: S108  # the image's
         values |= {"LIBRARY_PATH": "/.singularity.d/libs"} if self.allocation.gpus else {}
         return tuple(f"{name}={value}" for name, value in values.items() if name not in self.given)
 
     @property
     def paths(self) -> JobPaths:
-        """The handling of variables whose value is a path."""
+        """The rules for variables with paths."""
         return job_paths([item.name for item in self.environment], self.passed)
 
     @property
     def bound(self) -> tuple[str, ...]:
-        """The folders in the image of `--stage` and `--bind`."""
+        """The folders of `--stage` and `--bind` in the image."""
         places = [(bind.split(":") * 2)[1] for bind in self.container.binds]
         return (*self.stage, *places)
 
     @property
     def no_problem(self) -> str:
-        """The text in the last line of a check that passed."""
+        """The text in the last line of a passed check."""
         return PASSED
 
     @property
     def wait(self) -> int:
-        """Seconds for the start of the server or Ray."""
+        """The time limit for starting the server or Ray, in seconds."""
         return SERVER_WAIT if self.job is ScriptKind.TRL_SERVER else RAY_WAIT
 
     @property
     def warning(self) -> int:
-        """Seconds before the end at which Slurm signals the script."""
+        """The time before the end of the job at which Slurm signals the script, in seconds."""
         return CHECK_WARNING if self.job is ScriptKind.CHECK else WARNING
 
     @property
     def launched(self) -> tuple[str, ...]:
-        """The command for accelerate or torchrun, which start Python: a script or --module.
+        """The command for accelerate or torchrun, which start a Python script or --module.
 
-        torchrun starts another program with --no-python.
+        Other programs are started by torchrun with --no-python.
         """
         match self.command:
             case (program, "-m", *module) if re.fullmatch(PYTHON, program):
@@ -218,9 +218,11 @@ def script(
     container: Container,
     **more: object,
 ) -> JobScript:
-    """The script of `job` in the image of `lock`; InputError with all problems.
+    """Create the script for `job` in the image of `lock`.
 
     A check has a default time limit unless `allocation` has one.
+
+    Raises InputError with all problems.
     """
     if job is ScriptKind.CHECK and not allocation.time:
         allocation = msgspec.structs.replace(allocation, time=CHECK_TIME)
@@ -251,23 +253,23 @@ def text(job_script: JobScript, images: Path | None) -> str:
 
 
 def without_gpus(allocation: Allocation) -> str:
-    """The warning for a request without `--gpus`, with which the image has no GPU."""
+    """A warning if the request has no `--gpus`, so that no GPU is available in the image."""
     named = [word for word in allocation.more if SITE_GPUS.fullmatch(word)]
     if named:
         return (
-            f"--sbatch={named[0]} does not make GPUs available in the image, which runs without the"
-            " driver's libraries; specify the number per node with --gpus N"
+            f"--sbatch={named[0]} does not make GPUs available in the image; specify the number "
+            "per node with --gpus N"
         )
     return (
-        "the job requests no GPU; specify the number per node with --gpus N (--gpus 0 if it needs"
-        " none)"
+        "the job requests no GPU; specify the number per node with --gpus N (--gpus 0 to request "
+        "none)"
     )
 
 
 def unmounted_paths(job: JobScript, here: Path) -> list[str]:
-    """A warning for each value of `--env` that is a path not visible in the image.
+    """Warnings on values of `--env` that are paths outside of the mounted folders.
 
-    `here` is the folder where the script is submitted.
+    `here` is the folder in which the script is submitted.
     """
     values = {item.name: item.value for item in job.environment if item.name != "HF_HOME"}
     home = () if job.container.pyxis else (os.path.expanduser("~"),)  # noqa: PTH111
@@ -275,7 +277,7 @@ def unmounted_paths(job: JobScript, here: Path) -> list[str]:
 
 
 def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str, ...]]:
-    """`--env` as variables that are set (NAME=VALUE) and names that are passed on (NAME)."""
+    """Split values of `--env` into variables to set (NAME=VALUE) and names to pass (NAME)."""
     pairs = [word.partition("=") for word in words]
     wrong = [name for name, _, _ in pairs if not re.fullmatch(VARIABLE, name, re.ASCII)]
     if wrong:
@@ -285,8 +287,10 @@ def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str,
         )
     wrong = [name for name, _, _ in pairs if re.fullmatch(READ_ONLY, name)]
     if wrong:
-        message = f"--env {wrong[0]}: only the shell, Slurm or the job script can set it"
-        raise InputError(message, hint="omit it, or use another name")
+        message = (
+            f"--env {wrong[0]}: the variable can only be set by the shell, Slurm or the job script"
+        )
+        raise InputError(message, hint="omit the variable, or use another name")
     return (
         tuple(EnvVariable(name, value) for name, sign, value in pairs if sign),
         tuple(name for name, sign, _ in pairs if not sign),
@@ -294,7 +298,7 @@ def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str,
 
 
 def _fits(job_script: JobScript, lock: Lock) -> list[str]:
-    """Problems of the request or the image that prevent the job."""
+    """Problems with the request or the image that prevent the job."""
     job, allocation = job_script.job, job_script.allocation
     versions = [resolution.versions for resolution in lock.arch.values()]
     needed = {
@@ -335,17 +339,17 @@ def _fits(job_script: JobScript, lock: Lock) -> list[str]:
         )
     starter = {ScriptKind.TRL_SERVER: "accelerate", ScriptKind.TORCHRUN: "torchrun"}.get(job)
     if starter is not None and _starts_python_otherwise(job_script, starter):
-        wrong.append(
-            f"--job {job}: {starter} starts Python itself; specify only the script: -- train.py"
-        )
+        wrong.append(f"--job {job}: {starter} starts Python; specify only the script: -- train.py")
     if job is not ScriptKind.CHECK and (job is ScriptKind.TRL_SERVER) != bool(job_script.model):
-        wrong.append("--served-model and --job trl-server require each other")
+        wrong.append(
+            "--served-model requires --job trl-server, and --job trl-server requires --served-model"
+        )
     if job in (ScriptKind.TRL_SERVER, ScriptKind.VERL) and not allocation.gpus:
         wrong.append(f"--job {job} requires GPUs; specify the number per node with --gpus N")
     if job in (ScriptKind.RAY, ScriptKind.VERL) and "RAY_ADDRESS" in job_script.given:
         wrong.append(
-            f"--env RAY_ADDRESS: --job {job} sets it to the address of the Ray cluster"
-            " that it starts"
+            f"--env RAY_ADDRESS: the variable is set by --job {job} to the address of the Ray "
+            "cluster"
         )
     if job_script.container.pyxis and job_script.container.words:
         wrong.append("--apptainer and --pyxis cannot be combined")
@@ -353,12 +357,12 @@ def _fits(job_script: JobScript, lock: Lock) -> list[str]:
 
 
 def _is_program(word: str) -> bool:
-    """Whether the first word of a command is a program, not a script of Python or an option."""
+    """Whether the first word of a command is a program, not a Python script or an option."""
     return not word.startswith("-") and not word.endswith(".py")
 
 
 def _starts_python_otherwise(job_script: JobScript, starter: str) -> bool:
-    """Whether the command starts `starter` itself, or Python with an option such as -u."""
+    """Whether the command starts `starter`, or Python with an option such as -u."""
     command, words = job_script.command, job_script.launched
     if job_script.job is ScriptKind.TORCHRUN and command[:1] == (starter,):
         return True
@@ -368,7 +372,7 @@ def _starts_python_otherwise(job_script: JobScript, starter: str) -> bool:
 
 
 def _places(job_script: JobScript) -> list[str]:
-    """Errors in the values that Slurm or the container runtime reads."""
+    """Errors in values for Slurm or for the container runtime."""
     wrong = words(job_script.allocation, log=job_script.job is ScriptKind.CHECK)
     # enroot also splits a list of mounts at white space.
     sign = r"[^,:\s\0]" if job_script.container.pyxis else r"[^,:\n\0]"
@@ -392,7 +396,7 @@ def _places(job_script: JobScript) -> list[str]:
 
 
 def words(allocation: Allocation, *, log: bool) -> list[str]:
-    """Errors in the values for sbatch; with `log` the job's log has a fixed place."""
+    """Errors in values for sbatch. With `log`, the path of the job's log is fixed."""
     forms = {
         "--time": (allocation.time, TIME, "minutes, H:MM:SS or D-HH"),
         "--mem": (allocation.memory, MEMORY, "a number with K, M, G or T"),
@@ -407,7 +411,7 @@ def words(allocation: Allocation, *, log: bool) -> list[str]:
     return (
         wrong
         + [
-            f"--sbatch {word!r}: expected an option with its value, such as --sbatch=--qos=high"
+            f"--sbatch {word!r}: expected an option with a value, such as --sbatch=--qos=high"
             for word in allocation.more
             if not re.fullmatch(r"--?[a-zA-Z][\w-]*(=\S+)?", word, re.ASCII)
         ]
@@ -420,7 +424,7 @@ def words(allocation: Allocation, *, log: bool) -> list[str]:
 
 
 class HostOnly(msgspec.Struct, frozen=True):
-    """Variables that are not passed, for one reason."""
+    """Variables that are not passed for the same reason."""
 
     reason: str
     names: tuple[str, ...]
@@ -429,8 +433,8 @@ class HostOnly(msgspec.Struct, frozen=True):
 class JobPaths(msgspec.Struct, frozen=True, kw_only=True):
     """The table for a job script.
 
-    `mounted` has KIND:NAME with KIND folder, file or new. `families` are patterns of other
-    variables that are passed, `named` path variables that `--env` passes.
+    `mounted` has items KIND:NAME, where KIND is folder, file or new. `families` are patterns of
+    other passed variables. `named` are path variables passed by `--env`.
     """
 
     mounted: tuple[str, ...]
@@ -440,12 +444,12 @@ class JobPaths(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> tuple[str, ...]:
-        """Patterns of all variables that may reach the image."""
+        """The patterns of all variables that can be passed to the image."""
         return (*self.families, *self.named)
 
 
 def job_paths(values: Collection[str], passed: Collection[str]) -> JobPaths:
-    """The table for a script in which `--env` sets `values`, and passes on the names `passed`."""
+    """The table for a script in which `--env` sets `values` and passes the variables `passed`."""
     mounted = []
     left_out = []
     for row in path_variables.table():

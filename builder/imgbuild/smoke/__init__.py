@@ -1,1 +1,1 @@
-"""Runs the smoke tests in an image and stores the records of their runs."""
+"""Runs smoke tests in images, and stores test records."""

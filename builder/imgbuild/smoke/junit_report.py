@@ -1,4 +1,4 @@
-"""Reports as JUnit XML, which CI services read."""
+"""Writes reports as JUnit XML, which CI services read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNPRINTABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010fff
 
 
 def document(reports: Sequence[Report]) -> bytes:
-    """The reports as one document, with a suite for each target, architecture and tier."""
+    """The reports as a document with a suite for each target, architecture and tier."""
     top = ElementTree.Element("testsuites")
     for report in reports:
         name = _plain(f"{report.target} {report.arch} {report.tier}")

@@ -1,7 +1,7 @@
-"""Adds runs of the smoke tests to the test records of their targets.
+"""Adds runs of smoke tests to the test records of targets.
 
-A run is recorded only if it tested the image with the target's current digests: its configuration
-and, if the run recorded its layers, their diff ids.
+A run is recorded only if the digest of the configuration and the diff IDs of layers, if known, are
+those of the target's current image.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from imgbuild.values import Arch, Digest
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that was added to a test record; `new` if the file changed."""
+    """A run in a test record. `new` is set if the file was changed."""
 
     target: str
     arch: Arch
@@ -40,9 +40,11 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record(project: Project, image_runs: Iterable[ImageRun], store: Store) -> tuple[Recorded, ...]:
-    """Add all of `image_runs` to the test records; InputError, without changes, if one is invalid.
+    """Add all of `image_runs` to the test records.
 
-    LockStale if a target has no lock, or no matching digests.
+    Raises LockStale if a target has no lock or no matching digests.
+
+    Raises InputError, without changing files, if a run is invalid.
     """
     locked_targets: dict[str, tuple[Lock, image_digests.TargetDigests]] = {}
     checked: list[tuple[str, RecordedRun, ImageDigests]] = []
@@ -75,14 +77,17 @@ def record(project: Project, image_runs: Iterable[ImageRun], store: Store) -> tu
 
 
 def diff_ids(image: ImageDigests) -> tuple[Digest, ...]:
-    """The diff ids of a locked image, bottom first."""
+    """The diff IDs of a locked image, from bottom to top."""
     return tuple(layer.diff_id for layer in image.layers)
 
 
 def counted_runs(
     project: Project, target_digests: image_digests.TargetDigests
 ) -> dict[Arch, tuple[RecordedRun, ...]]:
-    """The runs that count for a target's images, by architecture; InputError as `read_records`."""
+    """The valid runs for a target's images, by architecture.
+
+    Raises InputError like `read_records`.
+    """
     smoke_records = records.read_records(project.images, target_digests.target)
     return {
         arch: records.counted_runs(smoke_records, arch, image.config, diff_ids(image))
@@ -91,9 +96,9 @@ def counted_runs(
 
 
 def tested(project: Project, lock: Lock, arches: Iterable[Arch]) -> Tier | None:
-    """The highest tier that passed for the image of `lock` on one of `arches`; None if none did.
+    """The highest passed tier of the image of `lock` on one of `arches`, or None.
 
-    None also if the lock has no digests. InputError for a file that cannot be read.
+    Also None if the lock has no digests. Raises InputError for a file that cannot be read.
     """
     path = image_digests.digests_path(project.images, lock.target)
     if not path.exists():
@@ -112,7 +117,7 @@ def tested(project: Project, lock: Lock, arches: Iterable[Arch]) -> Tier | None:
 def require_locked(project: Project, lock: Lock, arch: Arch, config: Digest, place: str) -> None:
     """Raise InputError unless the image in `place` has the locked configuration.
 
-    Checked before the tests run, because their result could not be recorded.
+    This is checked before the tests run, because the result could not be recorded.
     """
     target_digests = image_digests.read_digests(project.images, lock)
     image = target_digests.arch.get(arch)
@@ -126,9 +131,9 @@ def _locked_digests(
     if target not in project.locked_targets():
         refuse(
             place,
-            f"it belongs to the target {target!r}, which has no lock here",
-            hint="select its project: --matrix FILE; locked here: "
-            f"{', '.join(project.locked_targets())}",
+            f"the run belongs to the target {target!r}, which has no lock in this project",
+            hint="select another project with --matrix FILE; locked in this project: "
+            "{', '.join(project.locked_targets())}",
         )
     lock = lock_file.read_lock(project.images, target)
     return lock, image_digests.read_digests(project.images, lock)
@@ -137,7 +142,7 @@ def _locked_digests(
 def _fitting(
     project: Project, image_run: ImageRun, target_digests: image_digests.TargetDigests
 ) -> ImageDigests:
-    """The locked image that was tested; InputError if it was a different image."""
+    """The tested locked image. Raises InputError if a different image was tested."""
     run = image_run.run
     arch = Arch(run.arch)
     image = target_digests.arch.get(arch)
@@ -158,14 +163,14 @@ def _other(
     has = f"configuration {image.config}" if image is not None else "no image"
     refuse(
         place,
-        f"it belongs to {target} on {arch} with configuration {config}, but {path} has {has}",
-        hint="record it at the git revision that has that image's digest, or test the"
-        " current image",
+        f"the run belongs to {target} on {arch} with configuration {config}, but {path} has {has}",
+        hint="record the run at the git revision with the digest of that image, or test the "
+        "current image",
     )
 
 
 def _recorded_run(image_run: ImageRun) -> RecordedRun:
-    """The recorded form of a run, without versions; InputError if it is inconsistent."""
+    """Convert a run to a record, without versions. Raises InputError if it is inconsistent."""
     run = image_run.run
     try:
         recorded_run = msgspec.convert(run, RecordedRun, from_attributes=True)
@@ -180,6 +185,6 @@ def _recorded_run(image_run: ImageRun) -> RecordedRun:
         named = ", ".join(recorded_run.gpu) or "none"
         refuse(
             image_run.place,
-            f"tier {recorded_run.tier} requires {needed} GPU(s), but it lists {named}",
+            f"tier {recorded_run.tier} requires {needed} GPU(s), but the run lists {named}",
         )
     return recorded_run

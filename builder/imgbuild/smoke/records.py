@@ -1,10 +1,9 @@
-"""The test records of a target, `images/TARGET/smoke.json`: runs of the smoke tests.
+"""Reads and writes the test records of a target, `images/TARGET/smoke.json`.
 
-A run belongs to the content of an image: the digest of its configuration and, under `images`, the
-diff ids of its layers. The digest of the manifest is only informative: another annotation changes
-it, but the record stays valid. Runs are never removed; failed ones are recorded, too. For one
-content and architecture, the latest run of each tier on each type of GPU counts, with any engine: a
-failure overrides an earlier pass, and a later pass overrides the failure.
+A run belongs to the content of an image: the digest of the configuration and, under `images`, the
+diff IDs of the layers. The digest of the manifest is only informative, because annotations change
+it. Runs are never removed, and failed runs are recorded, too. For the same content and
+architecture, the latest run of each tier on each type of GPU is valid, with any engine.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from imgbuild.values import Arch, Digest, sha256
 
 RECORDS_FORMAT = 1
 FILE = "smoke.json"
-REMEDY = "restore it from git; `imgbuild smoke --record` and `--import` write it"
+REMEDY = "restore the file from git; only `imgbuild smoke --record` and `--import` write it"
 TIERS: tuple[Tier, ...] = get_args(Tier)
 CASES: dict[Tier, str] = {
     "static": "every module is imported; files, versions and libraries are compared with the lock;"
@@ -57,18 +56,19 @@ Moment = Annotated[
 
 
 class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The fields of a `SmokeRun` in a test record; attributes of the same name are equal.
+    """The fields of a `SmokeRun` in a test record.
 
-    `digest` is that of the manifest at that time, `config` that of the configuration. `gpu` has the
-    name of each GPU, `driver` is its release ("580.159.04"); both are empty for tiers without GPUs.
-    `versions` are those of the packages in LISTED, from the lock. `started` is `date` in the file;
-    `seconds` is the wall-clock time of container and tests. `passed`, `failed` and `skipped` are
-    numbers of cases; `further` are the failed ones after `first`, `skips` the skipped ones, with
-    messages (both are empty in records of before 2026-11-28); `notes` are log lines about packages
-    that run without an optional part; `jobs` cases ran at a time, `share` of them on the GPUs.
-    `through` is the engine (PLACES), `sif` the digest of the SIF if there was one. `caches` is the
-    content of the image's caches at the start, "" if unknown. `arbitrary_user`: the user was not in
-    the image's /etc/passwd, and its files were read-only.
+    `digest` is the digest of the manifest during the run, and `config` that of the configuration.
+    `gpu` has the name of each GPU, and `driver` is the driver release ("580.159.04"); they are
+    empty for tiers without GPUs. `versions` are the locked versions of packages in LISTED.
+    `started` is `date` in the file. `seconds` is the wall-clock time of container and tests.
+    `passed`, `failed` and `skipped` are numbers of cases. `further` are failed cases after `first`,
+    and `skips` skipped cases, with messages (empty in records from before 2026-11-28). `notes` are
+    log lines about packages that run without an optional part. `jobs` is the number of parallel
+    cases, and `share` the number of parallel cases on GPUs. `through` is the engine (PLACES). `sif`
+    is the digest of the SIF file, if any. `caches` is the content of the image's caches at the
+    start, or "" if unknown. `arbitrary_user` is set if the user was not in the image's /etc/passwd,
+    and files of the image were read-only.
     """
 
     started: Moment = msgspec.field(name="date")
@@ -97,17 +97,17 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The identity of the run: recording it again replaces it."""
+        """The identity of the run. Recording it again replaces the run."""
         return (self.started, self.arch, self.tier, self.config, self.through, *self.gpu)
 
     @property
     def good(self) -> bool:
-        """Whether the test passed."""
+        """Whether the run passed."""
         return self.result == "pass"
 
     @property
     def skip_reasons(self) -> dict[str, str]:
-        """Reason → the names of the cases skipped for this reason: "sglang, sglang serve"."""
+        """The names of skipped cases, such as "sglang, sglang serve", by reason."""
         cases: dict[str, list[str]] = {}
         for each in self.skips:
             cases.setdefault(each.message, []).append(each.case)
@@ -115,19 +115,19 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def gpus(self) -> str:
-        """The GPUs with their numbers: "2 NVIDIA H200"; "" for tiers without GPUs."""
+        """The GPUs with their numbers, such as "2 NVIDIA H200", or "" for tiers without GPUs."""
         kinds = sorted(Counter(self.gpu).items())
         return " and ".join(f"{number} {name}" if number > 1 else name for name, number in kinds)
 
 
 class ImageContent(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of an image: the diff ids of its layers, bottom first."""
+    """The content of an image: the diff IDs of layers, from bottom to top."""
 
     diff_ids: tuple[Digest, ...]
 
 
 class SmokeRecords(msgspec.Struct, frozen=True, kw_only=True):
-    """All runs of a target, sorted by date. `images`: digest of a configuration → its content."""
+    """All runs of a target, sorted by date. `images` maps digests of configurations to contents."""
 
     format: int = RECORDS_FORMAT
     target: str
@@ -141,9 +141,10 @@ def records_path(images: Path, target: str) -> Path:
 
 
 def read_records(images: Path, target: str) -> SmokeRecords:
-    """The test records of `target`, empty if there are none.
+    """Read the test records of `target`. Empty if there are none.
 
-    InputError, with all problems, if the file is damaged; LockStale if it has another format.
+    Raises InputError, with all problems, if the file is damaged, and LockStale if it has another
+    format.
     """
     path = records_path(images, target)
     if not path.exists():
@@ -151,7 +152,7 @@ def read_records(images: Path, target: str) -> SmokeRecords:
     smoke_records = codec.read(path, SmokeRecords, what="file of test records", hint=REMEDY)
     if smoke_records.format != RECORDS_FORMAT:
         message = f"{path}: unsupported format {smoke_records.format} (expected {RECORDS_FORMAT})"
-        raise LockStale(message, hint="use the version of imgbuild that wrote it")
+        raise LockStale(message, hint="use the version of imgbuild that wrote the file")
     problems = tuple(_faults(smoke_records, target, str(path)))
     if problems:
         message = f"{path} has {count(len(problems), 'problem')}"
@@ -174,9 +175,9 @@ def _faults(smoke_records: SmokeRecords, target: str, file: str) -> Iterable[Pro
             yield _problem(f"{place}.config", "unknown digest", run.config, "a key of `images`")
         if run.good != (run.passed > 0 and not run.failed):
             counts = f"{run.result}, {run.passed} passed, {run.failed} failed"
-            yield _problem(f"{place}.result", "it does not match the numbers of cases", counts)
+            yield _problem(f"{place}.result", "does not match the numbers of cases", counts)
         if (run.first is not None) != (run.failed > 0):
-            text = "it must be set exactly if a case failed"
+            text = "must be set if a case failed, and otherwise omitted"
             yield _problem(f"{place}.first", text, run.first)
         if run.through.partition(" ")[0] not in PLACES:
             choices = f"one of {', '.join(PLACES)}"
@@ -184,13 +185,13 @@ def _faults(smoke_records: SmokeRecords, target: str, file: str) -> Iterable[Pro
         if keys.setdefault(run.key, number) != number:
             yield _problem(place, f"duplicate of runs[{keys[run.key]}]", run.started)
     for config in smoke_records.images.keys() - {run.config for run in smoke_records.runs}:
-        yield _problem(f"images.{config}", "no run refers to it", config)
+        yield _problem(f"images.{config}", "is not used by any run", config)
 
 
 def merge(
     recorded: SmokeRecords, runs: Iterable[RecordedRun], images: Mapping[Digest, ImageContent]
 ) -> SmokeRecords:
-    """`recorded` with `runs`; runs with the same key are replaced. `images` has their contents."""
+    """Add `runs` to `recorded`, replacing runs with the same key. `images` has the contents."""
     together = {run.key: run for run in (*recorded.runs, *runs)}
     ordered = tuple(run for _, run in sorted(together.items()))
     contents = {**recorded.images, **images}
@@ -207,9 +208,9 @@ def add(
     contents: Mapping[Digest, ImageContent],
     store: Store,
 ) -> bool:
-    """Add `runs` to the test records of `target`; False if all were recorded already.
+    """Add `runs` to the test records of `target`. Returns False if all were already recorded.
 
-    Safe for several processes. InputError if the file is damaged; it is not overwritten.
+    Several processes can add runs at the same time. Raises InputError if the file is damaged.
     """
     with store.exclusive(f"records-{sha256(str(records_path(images, target)).encode())}"):
         smoke_records = read_records(images, target)
@@ -220,7 +221,7 @@ def add(
 def counted_runs(
     recorded: SmokeRecords, arch: Arch, config: Digest, diff_ids: tuple[Digest, ...]
 ) -> tuple[RecordedRun, ...]:
-    """The runs that count for an image: the latest of each tier on each type of GPU, by tier.
+    """The valid runs for an image by tier: the latest of each tier on each type of GPU.
 
     Empty if the recorded content of `config` differs from `diff_ids`.
     """
@@ -239,7 +240,7 @@ def counted_runs(
 
 
 def words(run: RecordedRun) -> str:
-    """A summary of a run: "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"."""
+    """A summary of a run, such as "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"."""
     parts = [
         f"{run.tier}{'' if run.good else ' failed'}{f' on {run.gpus}' if run.gpus else ''}",
         *([f"driver {run.driver}"] if run.driver else []),
@@ -249,9 +250,9 @@ def words(run: RecordedRun) -> str:
 
 
 def other_digests(runs: Iterable[RecordedRun], digest: Digest) -> list[str]:
-    """A description of the `runs` of images with another digest than `digest`.
+    """A description of `runs` of images with other digests than `digest`.
 
-    Such runs count because configuration and layers are equal: only annotations differ.
+    These runs are valid, because only annotations of the images differ.
     """
     return [
         f"{' and '.join(dict.fromkeys(run.tier for run in same))} {equal_image(other)}"
@@ -260,7 +261,7 @@ def other_digests(runs: Iterable[RecordedRun], digest: Digest) -> list[str]:
 
 
 def by_other_digest(runs: Iterable[RecordedRun], digest: Digest) -> dict[Digest, list[RecordedRun]]:
-    """The runs of images with another digest than `digest`, by that digest."""
+    """The runs of images with other digests than `digest`, by digest."""
     others: dict[Digest, list[RecordedRun]] = {}
     for run in runs:
         if run.digest != digest:
@@ -269,10 +270,10 @@ def by_other_digest(runs: Iterable[RecordedRun], digest: Digest) -> dict[Digest,
 
 
 def equal_image(digest: Digest) -> str:
-    """The note on a run whose image has another digest, but the same content."""
+    """The note on a run of an image with another digest but the same content."""
     return f"on an image with the same configuration, {digest[:DIGITS]}…"
 
 
 def listed(versions: Mapping[str, str]) -> dict[str, str]:
-    """The `versions` that a run lists."""
+    """The items of `versions` that a run lists."""
     return {name: versions[name] for name in LISTED if name in versions}

@@ -1,4 +1,4 @@
-"""Reads results of the smoke tests from this or another machine.
+"""Reads results of smoke tests from this or another machine.
 
 `recording` compares each run with the target's digests.
 """
@@ -19,16 +19,18 @@ AGAIN = "run the tests again"
 
 
 class ImageRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The run of a whole tier in an image, and the file from which it was read."""
+    """A run of a whole tier in an image, and the file with the run."""
 
     place: str
     run: SmokeRun
 
 
 def image_runs(path: Path) -> tuple[ImageRun, ...]:
-    """The runs in `path`; InputError if there is none, or the file is damaged.
+    """Read the runs in `path`.
 
-    `path` is the output file of `imgbuild smoke --json`, or the folder of a job of `imgbuild ci`.
+    `path` is an output file of `imgbuild smoke --json`, or the folder of a job of `imgbuild ci`.
+
+    Raises InputError if there is no run or the file is damaged.
     """
     file = path / ANSWER if (path / ANSWER).is_file() else path
     if not file.is_file():
@@ -39,28 +41,31 @@ def image_runs(path: Path) -> tuple[ImageRun, ...]:
     answers = codec.read(file, tuple[SmokeRun, ...], what="report of imgbuild smoke", hint=AGAIN)
     runs = [answer for answer in answers if is_run(answer)]
     if not runs:
-        refuse(str(file), "it has no report of a run")
+        refuse(str(file), "the file contains no run")
     return tuple(image_run(run, str(file)) for run in runs)
 
 
 def image_run(run: SmokeRun, place: str = "") -> ImageRun:
-    """`run`, read from the file `place`; InputError unless it is of a whole tier in an image."""
+    """Convert `run` in the file `place` to an `ImageRun`.
+
+    Raises InputError unless the run is of a whole tier in an image.
+    """
     place = place or f"{run.target} {run.arch}, tier {run.tier}"
     if run.only != "*":
-        refuse(place, f"only {run.only!r} of its tier was run", hint="omit --case")
+        refuse(place, f"only {run.only!r} of the tier was run", hint="omit --case")
     if run.model:
-        refuse(place, f"it ran with the model {run.model}", hint="omit --model")
+        refuse(place, f"the tests ran with the model {run.model}", hint="omit --model")
     if not run.config:
         refuse(
             place,
-            f"its {run.tier} tests have no record of the tested image"
-            f" ({run.through or 'an older imgbuild'})",
+            f"the {run.tier} tests have no record of the tested image "
+            f"({run.through or 'an older imgbuild'})",
             hint="test an image, not an environment or a SIF file of unknown origin",
         )
     return ImageRun(place=place, run=run)
 
 
 def refuse(place: str, reason: str, *, hint: str = AGAIN) -> NoReturn:
-    """Raise InputError: the content of `place` is not a test record."""
+    """Raise InputError because the content of `place` cannot be recorded."""
     message = f"{place} is not a test record: {reason}"
     raise InputError(message, hint=hint)

@@ -1,6 +1,6 @@
-"""A run of the smoke tests: a report with its image, engine, GPUs and time.
+"""Describes runs of smoke tests: reports with image, engine, GPUs and time.
 
-`imgbuild smoke --json` writes it, and `recording` adds it to a test record.
+`imgbuild smoke --json` writes runs, and `recording` adds them to test records.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ STOPPED = "smoke tests"  # the name of the only case of a tier that could not be
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run.
 
-    `timeout_factor` multiplies the time limits, for emulated or loaded machines; `model` is a
-    folder of a model that replaces the tiny one. `jobs` cases run at a time, `share` of
-    them on the GPUs in the gpu tier; `only` are shell patterns of their names: "nccl|vllm*".
+    `timeout_factor` multiplies time limits, for emulated or busy machines. `model` is the folder of
+    a model to use instead of the tiny model. `jobs` is the number of parallel cases, and `share`
+    the number of parallel cases that use GPUs in the gpu tier. `only` are shell patterns of names,
+    such as "nccl|vllm*".
     """
 
     timeout_factor: float = 1.0
@@ -45,7 +46,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     only: str = "*"
 
     def sharing(self, tier: str) -> int:
-        """The number of cases that use the GPUs at once: 1 in tiers that need no GPU, or all."""
+        """The number of parallel cases that use GPUs: 1 in tiers that need no GPU, or all."""
         return self.share if tier == "gpu" else 1
 
 
@@ -57,22 +58,22 @@ class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A case and its message: why it failed or was skipped."""
+    """A case with a message on the reason for the failure or skip."""
 
     case: str
     message: str
 
 
 class SmokeRun(Report, frozen=True, kw_only=True):
-    """The report of a tier, with the image and the circumstances of the run.
+    """The report of a tier, with the image and the conditions of the run.
 
-    `digest` and `config` are those of the image on its architecture, "" if no image was tested or
-    it is unknown; `sif` is the digest of the SIF if there was one. `gpu` are the names of the GPUs
-    and `driver` is its release, if a GPU tier found them. `started` is in UTC; `seconds` is the
-    wall-clock time of container and tests. `arbitrary_user`: the user was not in the image's
-    /etc/passwd, and its files were read-only. `jobs`, `share` and `only` are as in
-    `RunSettings`; `model` is the name of the model's folder, if any. `caches` is the content of the
-    image's caches at the start, "" if unknown.
+    `digest` and `config` are those of the image on its architecture, or "" without a known image.
+    `sif` is the digest of the SIF file, if any. `gpu` are the names of the GPUs and `driver` is the
+    driver release, if a GPU tier ran. `started` is in UTC. `seconds` is the wall-clock time of
+    container and tests. `arbitrary_user` is set if the user was not in the image's /etc/passwd, and
+    files of the image were read-only. `jobs`, `share` and `only` are as in `RunSettings`. `model`
+    is the name of the model's folder, if any. `caches` is the content of the image's caches at the
+    start, or "" if unknown.
     """
 
     digest: str = ""
@@ -92,7 +93,7 @@ class SmokeRun(Report, frozen=True, kw_only=True):
 
     @property
     def result(self) -> Outcome:
-        """The result of the run in a test record."""
+        """The result of the run, as in a test record."""
         return "pass" if passed(self.cases) else "fail"
 
     @property
@@ -112,7 +113,7 @@ class SmokeRun(Report, frozen=True, kw_only=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes of all cases, each once."""
+        """The distinct notes of all cases."""
         return tuple(dict.fromkeys(note for case in self.cases for note in case.notes))
 
     @property
@@ -153,7 +154,7 @@ def ran(
     *,
     arbitrary_user: bool = False,
 ) -> SmokeRun:
-    """The result of the run of `report`, whose process `result` has just ended."""
+    """Create the result of a run from the report and the process result."""
     ended = datetime.datetime.now(datetime.UTC)
     gpu, driver = seen(report.cases)
     return SmokeRun(
@@ -174,7 +175,7 @@ def ran(
 
 
 def stopped(target: str, tier: str, error: ImgbuildError) -> SmokeRun:
-    """The result of a tier that could not be run because of `error`."""
+    """Create the result of a tier that could not be run because of `error`."""
     case = Case(
         name=STOPPED, outcome="failed", seconds=0, message=error.message, log=error.hint or ""
     )
@@ -187,12 +188,12 @@ def is_run(report: SmokeRun) -> bool:
 
 
 def stamp(moment: datetime.datetime) -> str:
-    """A time in the format of test records: UTC, to the second."""
+    """Format a time as in test records: UTC, in seconds."""
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seen(cases: Sequence[Case]) -> tuple[tuple[str, ...], str]:
-    """GPU names and driver release, from the first case of a tier; empty if unknown."""
+    """The GPU names and the driver release in the first case of a tier. Empty if unknown."""
     for case in cases:
         if case.name in GATES and case.outcome == "passed":
             matches = (GPU.fullmatch(part) for part in case.message.split("; "))

@@ -1,8 +1,8 @@
-"""Runs the smoke tests (`smoke_tests/`, with their time limits) in an image or environment.
+"""Runs the smoke tests in `smoke_tests/` in an image or environment.
 
-The tests are scripts that do not import imgbuild. They are copied into a container (not mounted, so
-that engines on other machines work as well) or mounted in a root folder, which needs no engine. In
-an image they run without network and not as root.
+The tests are scripts that do not import imgbuild. They are copied into a container, so that engines
+can be on other machines, or mounted in a root folder. In an image, tests run without network and
+without root.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GPU_TIERS: dict[Tier, int] = {"gpu": 1, "multi-gpu": 2}  # and the number of GPU
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
-    """The expected content of the image, as described in smoke_tests/README.md."""
+    """The expected contents of the image, as described in smoke_tests/README.md."""
 
     format: int
     target: str
@@ -69,7 +69,7 @@ class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageUnderTest(msgspec.Struct, frozen=True, kw_only=True):
-    """A locked image on one architecture, and the cache for files of its tests."""
+    """A locked image on one architecture, and the cache for files of tests."""
 
     lock: Lock
     arch: Arch
@@ -78,16 +78,19 @@ class ImageUnderTest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expected(self) -> Expectation:
-        """The expected content of the image; InputError if the lock has nothing for `arch`."""
+        """The expected contents of the image.
+
+        Raises InputError if the lock lacks `arch`.
+        """
         return expectation(self.lock, self.arch)
 
     def step(self, text: str) -> AbstractContextManager[object]:
-        """Report the step `text` with the name of the target, and its end."""
+        """Report the start and end of the step `text`, with the name of the target."""
         return self.reporter.step(f"{self.lock.target}: {text}")
 
 
 def expectation(lock: Lock, arch: Arch) -> Expectation:
-    """The expected content of an image of `lock` on `arch`."""
+    """The expected contents of an image of `lock` for `arch`."""
     wheels = installed_wheels(require_arch(lock, arch))
     return Expectation(
         format=FORMAT,
@@ -103,9 +106,9 @@ def expectation(lock: Lock, arch: Arch) -> Expectation:
 
 
 def fitting(gpus: int, through: str | None = None) -> tuple[Tier, ...]:
-    """The tiers that can run on a machine with `gpus` GPUs: the default of `imgbuild smoke`.
+    """The tiers that can run on a machine with `gpus` GPUs, which `imgbuild smoke` runs by default.
 
-    The active environment (`through` is "here") is not an image, so `static` does not apply to it.
+    For the active environment (`through` is "here"), `static` is omitted.
     """
     tiers: list[Tier] = ["cpu"] if through == "here" else ["static", "cpu"]
     return (*tiers, *(tier for tier, needed in GPU_TIERS.items() if gpus >= needed))
@@ -122,10 +125,10 @@ def smoke(
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in the image of `layout`, and yield a report for each.
 
-    `through` is "docker", "podman" or "root"; None selects a running engine, else a root folder.
-    With `arbitrary_user` the image's files are read-only and the user is not in its /etc/passwd, as
-    on clusters. InputError if the layout lacks the architecture, ToolMissing if the selected engine
-    is not running, WorkFailed if the tests could not run.
+    `through` is "docker", "podman" or "root". None selects a running engine, else a root folder.
+    With `arbitrary_user`, files of the image are read-only and the user is not in /etc/passwd, as
+    on clusters. Raises InputError if the layout lacks the architecture, ToolMissing if the selected
+    engine is not running, and WorkFailed if the tests could not run.
     """
     lock, expected, reporter = test_image.lock, test_image.expected, test_image.reporter
     image = layout.image(test_image.arch)
@@ -157,7 +160,7 @@ def smoke(
 
 
 def of_image(image: PlatformImage, report: SmokeRun) -> SmokeRun:
-    """`report` with the digests of `image`."""
+    """Add the digests of `image` to `report`."""
     manifest, config = image.manifest.digest, image.config.digest
     return msgspec.structs.replace(report, digest=manifest, config=config)
 
@@ -171,7 +174,7 @@ def smoke_root(
     how: RunSettings = USUAL,
     arbitrary_user: bool = False,
 ) -> SmokeRun:
-    """Run `tier` in the unpacked image `root`; `settings` is its configuration."""
+    """Run `tier` in the unpacked image `root`. `settings` is the configuration of the image."""
     expected, user = test_image.expected, test_image.lock.settings.user
     command = command_line(test_image.lock.settings.prefix, tier, how)
     with test_image.store.scratch() as scratch:
@@ -203,9 +206,9 @@ def smoke_root(
 def smoke_here(
     test_image: ImageUnderTest, tiers: Sequence[Tier], *, how: RunSettings = USUAL
 ) -> Iterator[SmokeRun]:
-    """Run `tiers` in the active environment: that of VIRTUAL_ENV, or of the python3 on PATH.
+    """Run `tiers` in the active environment: $VIRTUAL_ENV, or that of python3 in $PATH.
 
-    The packages of the lock must be installed in it. ToolMissing if there is no Python.
+    The packages of the lock must be installed. Raises ToolMissing if there is no Python.
     """
     active = os.environ.get("VIRTUAL_ENV")
     python = f"{active}/bin/python" if active else programs.which("python3")
@@ -232,7 +235,7 @@ def smoke_here(
 def command_line(
     prefix: str, tier: Tier, how: RunSettings, place: str = PLACE, model: str = MODEL
 ) -> list[str]:
-    """The command line of smoke_tests/run.py in the folder `place`, with a model in `model`."""
+    """The command line for smoke_tests/run.py in the folder `place`, with a model in `model`."""
     words = [f"{prefix}/bin/python", f"{place}/run.py", "--json", f"--tier={tier}"]
     words += [
         f"--expect={place}/{EXPECT}",
@@ -244,7 +247,7 @@ def command_line(
 
 
 def write(expected: Expectation, scratch: Path) -> Path:
-    """The tests and their expectation, as a folder in `scratch` that all users can read."""
+    """Write the tests and `expected` to a folder in `scratch` that all users can read."""
     folder = scratch / PLACE.strip("/")
     folder.mkdir()
     for member in members(expected):
@@ -256,7 +259,7 @@ def write(expected: Expectation, scratch: Path) -> Path:
 
 
 def machine(tier: Tier) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """Settings of this machine for the GPUs of `tier`: variables, and files to which they refer."""
+    """Settings of this machine for the GPUs of `tier`: variables, and referenced files."""
     return path_variables.settings(driver.settings() if tier in GPU_TIERS else {})
 
 
@@ -280,7 +283,7 @@ def _container(tier: Tier, model: Path | None, *, arbitrary_user: bool) -> engin
 
 
 def members(expected: Expectation) -> tuple[Member, ...]:
-    """The tests and their expectation, as members of an archive."""
+    """The tests and `expected` as members of an archive."""
     scripts = {path.name: path.read_bytes() for path in sorted(TESTS.iterdir()) if path.is_file()}
     if "run.py" not in scripts:
         message = f"no smoke tests found in {TESTS}"
@@ -292,7 +295,7 @@ def members(expected: Expectation) -> tuple[Member, ...]:
 
 
 def tar(expected: Expectation) -> Iterator[bytes]:
-    """The tests and their expectation, as a tar stream."""
+    """The tests and `expected` as a tar stream."""
     for member in members(expected):
         yield header(member)
         if isinstance(member.content, bytes):
@@ -303,9 +306,9 @@ def tar(expected: Expectation) -> Iterator[bytes]:
 def read_report(
     result: Result, expected: Expectation, tier: Tier, *, reporter: Reporter = SILENT
 ) -> Report:
-    """The report of smoke_tests/run.py from its output.
+    """Read the report of smoke_tests/run.py from its output.
 
-    WorkFailed if it is missing or invalid, or its cases do not agree with the exit status.
+    Raises WorkFailed if the report is missing, invalid, or contradicts the exit status.
     """
     for line in result.stderr.splitlines():
         reporter.detail(line)
@@ -327,8 +330,8 @@ def read_report(
     report = Report(target=expected.target, arch=expected.arch, tier=tier, cases=document.cases)
     if (result.status == 0) != passed(report.cases):
         message = (
-            f"{expected.target}: the smoke tests ended with status {result.status}, but their"
-            f" report lists {counts(report.cases)}"
+            f"{expected.target}: the smoke tests ended with status {result.status}, but the "
+            f"report lists {counts(report.cases)}"
         )
         raise WorkFailed(message)
     return report
@@ -337,7 +340,7 @@ def read_report(
 def verdict(report: Report) -> str:
     """The outcome and the number of cases, such as "passed (3 passed, 0 failed, 0 skipped)".
 
-    "nothing to test" if the image has none of the packages that the tier tests.
+    "nothing to test" if the image has no package that the tier tests.
     """
     outcome = "passed" if passed(report.cases) else "failed"
     if all(case.outcome == "skipped" for case in report.cases):

@@ -1,4 +1,4 @@
-"""Runs the smoke tests in a SIF, as on a cluster: a read-only root, and an unnamed user."""
+"""Runs the smoke tests in a SIF file, with a read-only root and an unnamed user as on clusters."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def smoke_sif(
     *,
     how: RunSettings = runner.USUAL,
 ) -> Iterator[SmokeRun]:
-    """Run `tiers` in a SIF of the image of `layout`, and yield a report for each.
+    """Run `tiers` in a SIF file of the image in `layout`, and yield a report for each tier.
 
-    ToolMissing without Apptainer or mksquashfs, WorkFailed if the tests could not run.
+    Raises ToolMissing without Apptainer or mksquashfs, WorkFailed if the tests could not run.
     """
     apptainer.require()
     reporter = test_image.reporter
@@ -44,9 +44,9 @@ def smoke_file(
     *,
     how: RunSettings = runner.USUAL,
 ) -> Iterator[SmokeRun]:
-    """Run `tiers` in the SIF `image`, and yield a report for each.
+    """Run `tiers` in the SIF file `image`, and yield a report for each tier.
 
-    ToolMissing without Apptainer, WorkFailed if the tests could not run.
+    Raises ToolMissing without Apptainer, WorkFailed if the tests could not run.
     """
     expected, image_settings = test_image.expected, test_image.lock.settings
     program = apptainer.require()

@@ -1,4 +1,4 @@
-"""Advisories that a newer version fixes: such a version needs no cool-down (OSV)."""
+"""Finds advisories that a newer version fixes, in OSV. Such a version has no cool-down."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from imgbuild.values import normalize
 
 
 class Advisories:
-    """Advisories of a server with OSV's API at `address`, by default that of `OsvServer`.
+    """Advisories from a server with OSV's API at `address` (default: that of `OsvServer`).
 
-    If the server does not respond, a warning is reported, and no version counts as a fix.
+    If the server does not respond, a warning is reported, and no version is treated as a fix.
     """
 
     def __init__(self, address: str | None, context: Context, now: datetime.datetime) -> None:

@@ -1,7 +1,7 @@
-"""The pins of a row, the newer releases of each, and which of these are past the cool-down.
+"""Finds newer releases of the pins of a row, and applies the cool-down period.
 
-Packages that give stacks their names come first, since their new versions determine which versions
-of other packages fit. Packages that a row does not pin follow from its cut-off day.
+Packages that give stacks their names are first, because their versions restrict other packages.
+Packages that a row does not pin depend on the cut-off day.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Fixed = Callable[[str, str, str], Sequence[str]]
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
-    """A release on an index: the upload times of its first and last file, None if unknown.
+    """A release on an index, with the upload times of its first and last file (None if unknown).
 
-    `files` is the hash of the names of its files.
+    `files` is a hash of the file names.
     """
 
     version: str
@@ -46,9 +46,9 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
-    """A pin of a row, and its newer final releases, newest first; `waiting` are in the cool-down.
+    """A pin of a row with newer final releases, newest first. `waiting` are in the cool-down.
 
-    `fixing` are the ids of the advisories by version for which there is no cool-down.
+    `fixing` are, by version, the IDs of advisories that disable the cool-down.
     """
 
     package: str
@@ -59,25 +59,25 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoolDown(msgspec.Struct, frozen=True, kw_only=True):
-    """The minimum age of a release before it is tried; None for no cool-down."""
+    """The minimum age of releases. None disables the cool-down."""
 
     days: int | None
     today: datetime.date
 
     @property
     def cut(self) -> datetime.date:
-        """The day before which a release must have been uploaded."""
+        """The date before which a release must have been uploaded."""
         return self.today - datetime.timedelta(days=self.days or 0)
 
 
 def names(target: Target) -> tuple[str, ...]:
-    """The pinned packages of a row in the order in which newer versions of them are tried."""
+    """The pinned packages of a row, in the order of trials."""
     ranks = {package: rank for rank, package in enumerate(ORDER)}
     return tuple(sorted(target.pins, key=lambda name: (ranks.get(name, len(ORDER)), name)))
 
 
 def releases(files: Iterable[IndexFile]) -> dict[Version, Release]:
-    """The final releases of a package that were not yanked, by version."""
+    """The final releases of a package by version, without yanked ones."""
     return {version: _release(version, each) for version, each in final_releases(files).items()}
 
 
@@ -95,7 +95,8 @@ def _release(version: Version, files: Sequence[IndexFile]) -> Release:
 def axis(indexes: Indexes, package: str, version: str, cool_down: CoolDown, fixed: Fixed) -> Axis:
     """The newer releases of a pinned package.
 
-    `fixed` is called only for releases in the cool-down. FetchFailed if the index does not respond.
+    `fixed` is called only for releases in the cool-down. Raises FetchFailed if the index does not
+    respond.
     """
     present = public(version)
     newer = [
@@ -123,23 +124,23 @@ def axis(indexes: Indexes, package: str, version: str, cool_down: CoolDown, fixe
 
 
 def of_base(part: str, before: str, after: str) -> Axis:
-    """The axis of one part of a base: BASE or PYTHON; the day of a snapshot is a number."""
+    """The axis of a part of a base, BASE or PYTHON."""
     release = Release(version=after, first=None, last=None, files="")
     return Axis(package=part, version=before, releases=(release,))
 
 
 def order(part: str, version: str) -> Version:
-    """The sort key of a version of an axis; builds of Python differ in the part after the +."""
+    """The sort key of a version of an axis, which includes the build of a Python."""
     return Version(version) if part == PYTHON else public(version)
 
 
 def is_out(release: Release, cut: datetime.date) -> bool:
-    """Whether the first file of a release was uploaded before a day."""
+    """Whether the first file of a release was uploaded before a date."""
     return release.first is not None and release.first.date() < cut
 
 
 def cut_off(target: Target, release: Release, cool_down: CoolDown) -> datetime.date:
-    """The `as_of` with which a row may use a release: after the upload of its last file."""
+    """The `as_of` that a row requires for a release: after the upload of the last file."""
     days = [target.as_of, cool_down.cut]
     uploaded = release.last or release.first
     if uploaded is not None:
@@ -148,7 +149,7 @@ def cut_off(target: Target, release: Release, cool_down: CoolDown) -> datetime.d
 
 
 def require_times(indexes: Mapping[str, Indexes], targets: Mapping[str, Target]) -> None:
-    """InputError if a cool-down cannot be checked: an index has no upload time of a newer release.
+    """Raise InputError if an index has no upload time for a newer release.
 
     The keys of `indexes` and `targets` are names of rows.
     """
@@ -170,8 +171,6 @@ def require_times(indexes: Mapping[str, Indexes], targets: Mapping[str, Target])
         if packages
     ]
     if lines:
-        message = "\n  ".join(
-            ("the cool-down requires upload times, which are unknown for:", *lines)
-        )
-        hint = "use --no-cool-down, or an index with upload times (PEP 700 or a JSON API)"
+        message = "\n  ".join(("upload times for the cool-down are unknown for:", *lines))
+        hint = "pass --no-cool-down, or use an index with upload times (PEP 700 or a JSON API)"
         raise InputError(message, hint=hint)

@@ -1,7 +1,7 @@
-"""Writes a tried row into a project: matrix, lock, digests, Dockerfile and records together.
+"""Writes a tried row with its lock, digests, Dockerfile and records into a project.
 
-The new files are written under temporary names. Then the folder of the row is renamed, and finally
-the matrix: an interrupted run leaves the matrix unchanged, or with a complete row.
+New files are written under temporary names. Then the folder of the row and finally the matrix are
+renamed, so that after an interruption, the matrix is unchanged or has a complete row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from imgbuild.values import Sha256, sha256
 
 
 def require_regular(project: Project) -> None:
-    """InputError if a file that an update writes is a link or a folder."""
+    """Raise InputError if an output file of an update is a link or a folder."""
     with OpenFolder.open(project.root) as root:
         images = project.images.relative_to(project.root).as_posix()
         for name in (project.matrix.name, f"{images}/{tried_updates.FILE}"):
@@ -46,8 +46,7 @@ def place(
 ) -> tuple[Constraint, ...]:
     """Write the row `tried`, described by `derived_row`, from the scratch folder into the project.
 
-    Returns the learned constraints that are not written, because a lock of the project violates
-    them.
+    Returns learned constraints that were not written because a lock of the project violates them.
     """
     row = tried.row
     with inputs.store.exclusive(f"update-{sha256(str(project.images).encode())}"):
@@ -95,7 +94,7 @@ def _merge(
 
 
 def _records(scratch: Project, lock: Lock) -> Records:
-    """The records of the layers and wheels of one lock, without those of other trials."""
+    """The records of the layers and wheels of a lock, without those of other trials."""
     every = records.read_records(scratch.images)
     layers = {layer.id for arch in lock.arch for layer in plan(lock, arch).layers}
     wheels = _files_of(lock)
@@ -106,7 +105,7 @@ def _records(scratch: Project, lock: Lock) -> Records:
 
 
 def _files_of(lock: Lock) -> set[Sha256]:
-    """The hashes of all wheels and debs of a lock, and of the wheels needed by its builds."""
+    """The hashes of all wheels and debs of a lock, and of wheels that its builds require."""
     return {
         item.sha256
         for resolution in lock.arch.values()
@@ -121,7 +120,7 @@ def _files_of(lock: Lock) -> set[Sha256]:
 def _learned(
     project: Project, scratch: Project, tried: Tried
 ) -> tuple[list[Constraint], tuple[Constraint, ...]]:
-    """The learned constraints on packages of the row, and those that an existing lock violates."""
+    """The learned constraints on packages of the row, and those that existing locks violate."""
     known = set(constraints.read(project.images))
     versions = [resolution.versions for resolution in tried.lock.arch.values()]
     learned = [
@@ -149,7 +148,7 @@ def constraints_violated(project: Project, learned: Iterable[Constraint]) -> lis
 
 
 def _place_folder(project: Project, scratch: Project, name: str, matrix: bytes) -> None:
-    """Copy the folder of the row into the project and write the matrix: both or neither."""
+    """Copy the folder of the row into the project, and write the matrix, or change nothing."""
     files = _files(scratch.images / name)
     temporary = f".{name}.new-{os.getpid()}"
     with (
@@ -170,7 +169,10 @@ def _place_folder(project: Project, scratch: Project, name: str, matrix: bytes) 
 
 
 def _remove(images: OpenFolder, name: str) -> None:
-    """Remove the folder `name`: of this run, or of a killed one. InputError if it is a link."""
+    """Remove the folder `name` of this run or of a killed run.
+
+    Raises InputError if it is a link.
+    """
     if images.status(name) is None:
         return
     images.folder(name).close()

@@ -1,6 +1,6 @@
-"""The changes of an update as Markdown: the text of a pull request.
+"""Writes the changes of an update as Markdown, for a pull request.
 
-Names, versions and reasons are code spans, in which GitHub ignores mentions, links and markup.
+Names, versions and reasons are in code spans, in which GitHub ignores mentions, links and markup.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CUT = "\n\nThe rest is omitted because the text is too long.\n"
 
 
 def markdown(updates: Sequence[RowUpdate]) -> str:
-    """The differences of all rows: versions and bytes, then refused versions with reasons."""
+    """The changes of all rows: versions, bytes to pull, and rejected versions with reasons."""
     lines: list[str] = []
     for item in updates:
         if item.row:
@@ -42,7 +42,7 @@ def markdown(updates: Sequence[RowUpdate]) -> str:
 def _new_row(item: RowUpdate) -> Iterator[str]:
     yield f"## {code_span(item.row)}"
     yield ""
-    yield f"Derived from {code_span(item.source)}, which is unchanged. No image of it was run."
+    yield f"Derived from {code_span(item.source)}, which is unchanged. The new image was not run."
     yield ""
     yield from _table(
         ("package", "before", "after", "fixes"),
@@ -50,7 +50,7 @@ def _new_row(item: RowUpdate) -> Iterator[str]:
     )
     for entry in item.unwritten:
         yield ""
-        yield f"Not written, because a lock violates it: {code_span(str(entry))}"
+        yield f"Not written, because a lock violates this constraint: {code_span(str(entry))}"
     if item.diff is None:
         return
     for arch, part in item.diff.arch.items():
@@ -59,7 +59,7 @@ def _new_row(item: RowUpdate) -> Iterator[str]:
 
 
 def _arch(arch: Arch, part: ArchDiff) -> Iterator[str]:
-    """The changes of one architecture, collapsed below their total."""
+    """The changes on one architecture, collapsed below a summary."""
     yield (
         f"<details><summary>{arch}: {count(len(part.changes), 'package')} changed,"
         f" {size_text(part.pull)} of {size_text(part.total)} to pull</summary>"

@@ -1,7 +1,7 @@
-"""Newer versions on the index: which ones METADATA allows, and what prevents the others.
+"""Finds newer versions on indexes, and determines which of them METADATA allows.
 
-Only pages of indexes and METADATA are read; nothing is solved. A version is allowed if no pinned or
-kept package prevents it; packages that are only required by others may have to change with it.
+Only pages of indexes and METADATA are read, without solving. A version is allowed if no pinned or
+kept package excludes it, even if other packages must change too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Progress = Callable[[int], object]
 
 
 class RequiredVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's requirement on a package: a specifier, its place in a file, extras."""
+    """A user's requirement on a package: specifier, place in a file, and extras."""
 
     spec: str = ""
     place: str = ""
@@ -44,11 +44,12 @@ class RequiredVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
-    """Packages with their versions, on machines with `tags`; METADATA is read for the first tags.
+    """Packages with versions, on machines with `tags`. METADATA is read for the first tags.
 
-    `wanted` are those that the user requires. `requires` is package → the requirements of its
-    version. `kept` maps packages that cannot be changed to the reason. `cuda` is the release of the
-    set, "" if none is known; `known` are learned constraints, `sdists` packages that may be built.
+    `wanted` are requirements of the user. `requires` maps packages to the requirements of their
+    versions. `kept` maps packages that cannot be changed to reasons. `cuda` is the CUDA release of
+    the set, or "" if unknown. `known` are learned constraints. `sdists` are packages that can be
+    built.
     """
 
     name: str
@@ -63,13 +64,13 @@ class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewerVersion(msgspec.Struct, frozen=True, kw_only=True, rename={"allowed": "takes"}):
-    """A package: its version, the newest final one on its index, and the newest allowed one.
+    """A package with its version, the newest version on the index, and the newest allowed version.
 
-    `newest` is the package's own version if there is no newer one. `allowed` is "" if no newer
-    version is allowed; `moves` are packages that have to change with it. `reasons` are the reasons
-    against `newest`; `elsewhere` are the engines of locked targets with `allowed`, if none has the
-    engine of the set; `error` is why nothing is known. `required` is false for a package that only
-    other packages require.
+    `newest` is the current version if there is no newer one. `allowed` is "" if no newer version is
+    allowed. `moves` are packages that must change with it. `reasons` are reasons against `newest`.
+    `elsewhere` are the engines of locked targets with `allowed`, if none has the engine of the set.
+    `error` is the reason if the index could not be read. `required` is false for a package that
+    only other packages require.
     """
 
     package: str
@@ -84,7 +85,7 @@ class NewerVersion(msgspec.Struct, frozen=True, kw_only=True, rename={"allowed":
 
     @property
     def outdated(self) -> bool:
-        """Whether there is a newer version, or whether that is unknown."""
+        """Whether a newer version exists or is unknown."""
         return bool(self.error) or self.newest not in ("", self.version)
 
 
@@ -95,9 +96,9 @@ def look(
     context: Context,
     advance: Progress,
 ) -> list[NewerVersion]:
-    """The newer versions of `names` on the indexes, in this order; several are looked up at once.
+    """Look up newer versions of `names` on the indexes in parallel, and yield them in order.
 
-    A page that cannot be read is an error of only its package.
+    If a page cannot be read, only the package has an error.
     """
     lookup = _Lookup(packages, indexes, context)
 
@@ -113,7 +114,7 @@ def look(
 
 
 class _Obstacles(msgspec.Struct, frozen=True, kw_only=True):
-    """The reasons against a version, and the packages to change with it; was its METADATA read."""
+    """The reasons against a version, packages to change with it, and whether METADATA was read."""
 
     reasons: tuple[str, ...]
     moves: tuple[str, ...]
@@ -121,7 +122,7 @@ class _Obstacles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Lookup:
-    """One set of packages and the indexes with which it is compared."""
+    """A set of packages, and the indexes to compare it with."""
 
     def __init__(self, packages: VersionSet, indexes: Indexes, context: Context) -> None:
         self._set, self._indexes, self._context = packages, indexes, context
@@ -137,7 +138,7 @@ class _Lookup:
         self._violated = set(constraints.violations(packages.known, packages.versions))
 
     def row(self, package: str, **fields: Any) -> NewerVersion:
-        """A row of `package` with its version and `fields`."""
+        """A result for `package` with the current version and `fields`."""
         values: dict[str, Any] = {
             "package": package,
             "version": self._set.versions.get(package, ""),
@@ -147,7 +148,7 @@ class _Lookup:
         return NewerVersion(**values)
 
     def newer(self, package: str) -> NewerVersion:
-        """The newer versions of `package` on its index."""
+        """The newer versions of `package` on the index."""
         has = public(self._set.versions[package])
         files = self._indexes.files(package)
         if not files:
@@ -178,9 +179,9 @@ class _Lookup:
     def _stops(
         self, package: str, version: Version, files: Sequence[IndexFile], *, whole: bool
     ) -> _Obstacles:
-        """The reasons against a version; METADATA is read if there are no others, or if `whole`.
+        """The reasons against a version. METADATA is read if there are no others or if `whole`.
 
-        If the package is kept, this is the only reason.
+        For a kept package, there are no other reasons.
         """
         if package in self._set.kept:
             return _Obstacles(reasons=(self._set.kept[package],), moves=(), metadata=False)
@@ -224,7 +225,7 @@ class _Lookup:
         reasons: list[str],
         moves: list[str],
     ) -> None:
-        """Add the requirements in METADATA of a version that the set does not meet."""
+        """Add the requirements in METADATA of a version that the set does not satisfy."""
         data = metadata(wheel, self._context.http, self._context.store)
         required = active(data, self._markers, sorted(self._extras.get(package, ())))
         for each in required:
@@ -243,11 +244,10 @@ class _Lookup:
             reasons += _cuda_reasons(wheel.version, required, self._set.cuda)
 
     def _too_old(self, package: str, version: Version, data: bytes) -> list[str]:
-        """Packages of the set that are older than the range of the extra with their name.
+        """Packages of the set that are older than the range of the extra with the package's name.
 
-        The range shows the versions that the package's code supports, with or without the extra.
-        Packages newer than the range are not listed: the range often ends at the day of the
-        release.
+        The range shows the versions that the code supports, with or without the extra. Packages
+        newer than the range are ignored, because ranges often end at the day of the release.
         """
         reasons = []
         plain = active(data, self._markers)
@@ -263,7 +263,7 @@ class _Lookup:
                     continue
                 if _below(has, each.specifier):
                     line = f"{other}{each.specifier}"
-                    reasons.append(f"{version} supports {line} (its extra {other}), not {has}")
+                    reasons.append(f"{version} supports {line} (extra {other}), not {has}")
         return reasons
 
     def _learned(self, package: str, version: Version) -> list[str]:
@@ -289,7 +289,7 @@ def _below(version: str, spec: SpecifierSet) -> bool:
 
 
 def file_reasons(files: Sequence[IndexFile], machines: Sequence[Tags]) -> tuple[str, ...]:
-    """Why the files of one version cannot be installed on all of `machines`; empty if they can."""
+    """The reasons why files of a version cannot be installed on all of `machines`."""
     wheels = [file for file in files if file.is_wheel]
     if not wheels:
         return ("only an sdist",)
@@ -319,7 +319,7 @@ def _accepts(file: IndexFile, tags: Tags) -> bool:
 
 
 def _readable(files: Sequence[IndexFile], tags: Tags) -> IndexFile | None:
-    """The wheel whose METADATA is read: the best for `tags`, else any."""
+    """The wheel to read METADATA of: the best wheel for `tags`, else any wheel."""
     wheels = [file for file in files if file.is_wheel]
     versions = {file.version for file in wheels if file.version is not None}
     fitting = (best(wheels, version, tags) for version in sorted(versions, reverse=True))
@@ -332,10 +332,10 @@ def _is_cuda_requirement(requirement: Requirement) -> bool:
 
 
 def _cuda_reasons(version: Version, required: Sequence[Requirement], cuda: str) -> list[str]:
-    """A reason if a torch is built for another CUDA release than that of the set."""
+    """A reason if a torch version is built for a CUDA release other than that of the set."""
     if is_cpu_build(version, required):
-        return [f"torch {version} has no CUDA on this index"]
+        return [f"torch {version} has no build with CUDA on this index"]
     release = build_of(version, required).cuda
     if release in (None, cuda):
         return []
-    return [f"its wheel is built for CUDA {release}, but the package set has CUDA {cuda}"]
+    return [f"the wheel is built for CUDA {release}, but the package set has CUDA {cuda}"]

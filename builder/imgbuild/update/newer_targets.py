@@ -1,4 +1,4 @@
-"""Targets of a matrix with newer versions of the frameworks that a target pins."""
+"""Finds targets of a matrix with newer versions of the frameworks that a target pins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STACK = (*ENGINES, "verl", "trl", "unsloth", "deepspeed")
 
 
 class NewerTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target, its CUDA release, the oldest driver, and its versions of the frameworks."""
+    """A target with its CUDA release, the oldest driver, and versions of frameworks."""
 
     target: str
     cuda: str
@@ -30,10 +30,10 @@ class NewerTarget(msgspec.Struct, frozen=True, kw_only=True):
 def find(
     project: Project, matrix: Matrix, lock: Lock, arch: Arch, locks: Iterable[Lock]
 ) -> tuple[NewerTarget, ...]:
-    """One of `locks` for each driver, with all frameworks of `lock`, none older, one newer.
+    """For each driver, the best of `locks` with all frameworks of `lock`, none older and one newer.
 
-    Preferred is the one with the fewest other frameworks, then a recommended one, then the one of
-    the latest date; retired targets are omitted. The target for the oldest driver comes first.
+    The best target has the fewest other frameworks, is recommended, or has the latest date, in this
+    order. Retired targets are omitted. The target for the oldest driver is first.
     """
     versions, pins = lock.arch[arch].versions, matrix.targets[lock.target].pins
     stack = {name: Version(versions[name]) for name in STACK if name in pins and name in versions}
@@ -59,10 +59,11 @@ def find(
 
 
 def locked_with(package: str, version: str, lock: Lock, arch: Arch, locks: Iterable[Lock]) -> str:
-    """The versions of an engine of `lock` in the targets that are locked with a version.
+    """A text with the versions of an engine of `lock` in targets with the `version` of a package.
 
-    Only for frameworks: "trl 1.16.0 is locked with vllm 0.31.0, 0.33.0, not with 0.8.5.post1". ""
-    if one of them has the version of `lock`, or if there is none.
+    An example is "trl 1.16.0 is locked with vllm 0.31.0, 0.33.0, not with 0.8.5.post1". The text is
+    "" if a target has the version of `lock`, if no target has the `version`, or if the package is
+    not a framework.
     """
     if package not in STACK:
         return ""

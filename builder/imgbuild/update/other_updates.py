@@ -1,6 +1,6 @@
-"""Updates of a locked image's base and Python, and its known vulnerabilities.
+"""Finds updates of the base and Python of a locked image, and known vulnerabilities.
 
-The sources are optional: the result has the error of a source that cannot be read.
+Sources are optional: if one cannot be read, the result contains the error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from imgbuild.values import Arch, Sha256
 
 
 class DebianUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """A Debian package with a newer version in the archive; `security`: it is a security update."""
+    """A Debian package with a newer version in the archive. `security` marks security updates."""
 
     package: str
     version: str
@@ -35,10 +35,11 @@ class DebianUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseUpdates(msgspec.Struct, frozen=True, kw_only=True):
-    """The newer versions of the Debian packages of an image on one architecture.
+    """Newer versions of the Debian packages of an image on one architecture.
 
-    `packages` is their number, `date` that of the security suite. `error` is why nothing is known.
-    `python` is a newer release of its standalone Python, `python_error` why none is known.
+    `packages` is the number of packages. `date` is the date of the security suite. `error` is the
+    reason if updates are unknown. `python` is a newer release of the standalone Python, and
+    `python_error` is the reason if releases are unknown.
     """
 
     base: str
@@ -52,7 +53,7 @@ class BaseUpdates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownVulnerabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of `imgbuild cves` on an image; None, and the reason, if it failed."""
+    """The report of `imgbuild cves` on an image, or None with the reason for the failure."""
 
     arch: Arch
     report: CveReport | None = None
@@ -60,11 +61,11 @@ class KnownVulnerabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def base_updates(lock: Lock, base: Base, arch: Arch, context: Context) -> BaseUpdates:
-    """The updates for `lock` in Debian's archive, and of its standalone Python."""
+    """The updates for `lock` in Debian's archive, and of the standalone Python."""
     debs = lock.arch[arch].debs
     state = BaseUpdates(base=lock.base.name, arch=arch, packages=len(debs))
     if not isinstance(base, DebianBase):
-        return msgspec.structs.replace(state, error="its base is a registry image")
+        return msgspec.structs.replace(state, error="the base is a registry image")
     state = with_python(state, base, context)
     try:
         date, security = apt.security_updates(base, debs, arch, context)
@@ -85,7 +86,7 @@ def base_updates(lock: Lock, base: Base, arch: Arch, context: Context) -> BaseUp
 
 
 def with_python(state: BaseUpdates, base: DebianBase, context: Context) -> BaseUpdates:
-    """`state` with the newer release, if any, of the standalone Python of `base`."""
+    """Add a newer release of the standalone Python of `base`, if any, to `state`."""
     if base.standalone is None:
         return state
     try:

@@ -1,6 +1,6 @@
-"""Moves a project's rows to another published target: conflicts, and the new matrix.
+"""Moves rows of a project to another published target.
 
-Conflicts with the new target are determined only from the project's files, its lock and the index.
+Conflicts with the new target are determined from the project's files, the lock and the index.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from imgbuild.wheel.tags import Tags
 
 
 class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows that move from the published target `old` to `new`, which was copied from `origin`.
+    """Rows to move from the published target `old` to `new`, which was copied from `origin`.
 
-    `old` and `new` have the same name if the target only gets a newer lock. `lock` is the future
-    place of its copy, relative to the matrix.
+    `old` and `new` have the same name if only the lock is newer. `lock` is the path for the copy of
+    the lock, relative to the matrix.
     """
 
     rows: tuple[str, ...]
@@ -55,7 +55,7 @@ class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the project already has exactly this target."""
+        """Whether the project already has the lock of the new target."""
         return (self.old.name, self.old.hash, self.old.digest) == (
             self.new.name,
             self.new.hash,
@@ -64,14 +64,16 @@ class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows_of(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
-    """The rows to move: the named ones, or all; InputError if they are on several targets.
+    """The rows to move: those in `names`, or all.
 
-    NothingSelected for a name that is not a row.
+    Raises NothingSelected for an unknown row.
+
+    Raises InputError if the rows use several targets.
     """
     absent = [name for name in names if name not in value.targets]
     if absent:
         message = f"no target {' and '.join(absent)} in the project"
-        raise NothingSelected(message, hint=f"it has {', '.join(value.targets)}")
+        raise NothingSelected(message, hint=f"specify one of: {', '.join(value.targets)}")
     chosen = tuple(names) or tuple(value.targets)
     below = {value.targets[name].below for name in chosen}
     if len(below) > 1:
@@ -81,13 +83,13 @@ def rows_of(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def copy_place(value: Extensions, old: str, new: str) -> str:
-    """The future place of the copy of `new`: next to that of `old`."""
+    """The path for the copy of `new`, next to the copy of `old`."""
     lock = value.published[old].lock
     return lock if new == old else posixpath.join(posixpath.dirname(lock), new)
 
 
 def new_matrix(path: Path, data: bytes, value: Extensions, move: ProjectMove) -> bytes:
-    """The matrix at `path`, with its comments, after the move."""
+    """The text of the matrix at `path` after the move, with comments."""
     old, new = move.old, move.new
     others = [
         name for name, row in value.targets.items()
@@ -114,17 +116,16 @@ def new_matrix(path: Path, data: bytes, value: Extensions, move: ProjectMove) ->
 
 
 def keeps_image(image: str, move: ProjectMove) -> bool:
-    """Whether `image`, the location of the old target's layers, may also have the new ones.
+    """Whether `image`, the location of the old target's layers, can also contain the new layers.
 
-    This is true for a repository; a layout, a tag or a digest is a single image, and may be named
-    after the old target.
+    True for a repository. A layout, a tag or a digest contains only a single image.
     """
     one = image.startswith(LAYOUT) or "@" in image or ":" in image.rsplit("/", 1)[-1]
     return not one and (move.old.name == move.new.name or move.old.name not in image)
 
 
 def _forgotten(row: Extension, new: PublishedTarget) -> tuple[str, ...]:
-    """The keys of a row that the new target makes superfluous or wrong."""
+    """The keys of a row to remove, because they are unnecessary or wrong with the new target."""
     keys = []
     if row.as_of is not None and row.as_of <= datetime.date.fromisoformat(new.lock.as_of):
         keys.append("as_of")
@@ -134,7 +135,7 @@ def _forgotten(row: Extension, new: PublishedTarget) -> tuple[str, ...]:
 
 
 def _comments(old: PublishedTarget, new: PublishedTarget) -> dict[str, str]:
-    """Comments that `imgbuild init` writes for the old target → those for the new one."""
+    """Map comments that `imgbuild init` wrote for the old target to those for the new target."""
     words = [{"extends": each.name, "as_of": each.lock.as_of} for each in (old, new)]
     return {
         template.format(**words[0]): template.format(**words[1])
@@ -148,9 +149,9 @@ def _comments(old: PublishedTarget, new: PublishedTarget) -> dict[str, str]:
 def conflicts(
     name: str, row: Extension, move: ProjectMove, folder: Path, matrix: Matrix, context: Context
 ) -> list[str]:
-    """All requirements of the project in `folder` that the new target excludes, one line each.
+    """A line for each requirement of the project in `folder` that the new target excludes.
 
-    Only the indexes of `matrix`, the project's current matrix, are used.
+    The indexes are those of `matrix`, the current matrix of the project.
     """
     lock = move.new.lock
     reasons = []
@@ -220,7 +221,7 @@ def _contradictions(
 def _added(
     row: Extension, required: ProjectRequirements, versions: Mapping[str, str], tags: Tags
 ) -> list[PackageDemand]:
-    """Packages that the files require from the default index and that the target lacks."""
+    """Packages from the default index that the files require and the target lacks."""
     left_out = {
         *versions,
         *map(normalize, (*row.exclude, *row.relax, *row.indexes)),
@@ -233,7 +234,7 @@ def _added(
 def _addition_conflicts(
     added: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: Tags
 ) -> list[str]:
-    """Requirements of additions on packages that the target has in another version."""
+    """Requirements of added packages that conflict with versions of the target."""
 
     def _pinned(demand: PackageDemand, _: threads.Stop) -> list[TargetChange]:
         wheel = pages.pinned(demand, tags)

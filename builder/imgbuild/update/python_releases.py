@@ -1,4 +1,4 @@
-"""Newer archives of a standalone Python, from its publisher's list of releases.
+"""Finds newer archives of a standalone Python in the publisher's list of releases.
 
 Each line of the list is a JSON object: a release with its archives and their sha256. The newest
 release is first. Sources: generate-version-metadata.py of python-build-standalone, which writes the
@@ -43,7 +43,7 @@ _VERSION = re.compile(r"(?P<python>3\.[0-9]+)\.(?P<patch>[0-9]+)\+(?P<build>[0-9
 
 
 class PythonUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """A newer release than that of a base: both as "3.12.16+20261110", and its archives."""
+    """A release newer than that of a base. Versions have the form "3.12.16+20261110"."""
 
     version: str
     newest: str
@@ -52,7 +52,7 @@ class PythonUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def built(self) -> datetime.date:
-        """The day of the newer build."""
+        """The date of the newer build."""
         return _day(self.newest.partition("+")[2])
 
 
@@ -69,7 +69,7 @@ class _Release(msgspec.Struct, frozen=True):
 
 
 class _Archive(msgspec.Struct, frozen=True, kw_only=True):
-    """An archive of a base: its URL, and the parts of its file name."""
+    """An archive of a base: the URL, and the parts of the file name."""
 
     url: str
     python: str
@@ -88,8 +88,9 @@ def newer(
 ) -> PythonUpdate | None:
     """The newest release of the same Python with an archive for each architecture of `source`.
 
-    None if there is none, or none built `before` a day. InputError if an archive of `source` does
-    not have a file name of its publisher; FetchFailed if the list cannot be read.
+    None if there is no newer release that was built `before` a date. Raises InputError if an
+    archive of `source` does not have a file name of the publisher, and FetchFailed if the list
+    cannot be read.
     """
     present = {arch: _archive(url) for arch, url in source.archives.items()}
     place = source.releases or LIST
@@ -106,7 +107,7 @@ def _newest(
     place: str,
     before: datetime.date | None,
 ) -> PythonUpdate | None:
-    """The first of `releases` that is newer than all of `present`; see `newer`."""
+    """The first of `releases` that is newer than all of `present`, as for `newer`."""
     oldest = min(present.values(), key=lambda archive: (archive.patch, archive.build))
     for release in releases:
         match = _VERSION.fullmatch(release.version)
@@ -136,7 +137,7 @@ def _archive(url: str) -> _Archive:
     match = _NAME.fullmatch(name)
     if match is None:
         message = f"{name!r} is not a file name of a python-build-standalone archive"
-        hint = f"such a name: {EXAMPLE}"
+        hint = f"use a name such as {EXAMPLE}"
         raise InputError(message, hint=hint)
     return _Archive(
         url=url,
@@ -149,7 +150,7 @@ def _archive(url: str) -> _Archive:
 
 
 def _day(build: str) -> datetime.date:
-    """The day of a build, such as 20261110; the earliest possible day if it is invalid."""
+    """The date of a build, such as 20261110. The earliest possible date if it is invalid."""
     try:
         return datetime.date(int(build[:4]), int(build[4:6]), int(build[6:8]))
     except ValueError:
@@ -157,9 +158,9 @@ def _day(build: str) -> datetime.date:
 
 
 def _same_kind(release: _Release, present: _Archive, place: str) -> _Artifact | None:
-    """The archive of `release` of the same platform and type as `present`, with a sha256.
+    """The archive of `release` with the same platform and type as `present`, and with a sha256.
 
-    FetchFailed if its URL is not that of such an archive.
+    Raises FetchFailed if the URL is not that of such an archive.
     """
     for artifact in release.artifacts:
         kind = (artifact.platform, artifact.variant)
@@ -175,7 +176,7 @@ def _same_kind(release: _Release, present: _Archive, place: str) -> _Artifact | 
 
 
 def _url(present: _Archive, newer_one: _Artifact, build: str) -> str:
-    """The URL of a newer archive: on the server of the present one if its URL has the build."""
+    """The URL of a newer archive, on the server of the present archive if its URL has the build."""
     folder = present.url.rpartition("/")[0]
     above, _, last = folder.rpartition("/")
     name = unquote(newer_one.url.rpartition("/")[2])
@@ -183,7 +184,7 @@ def _url(present: _Archive, newer_one: _Artifact, build: str) -> str:
 
 
 def _releases(response: Response, http: Http, place: str) -> Iterator[_Release]:
-    """The releases of a list, read only as far as they are consumed."""
+    """Read releases from a list, as far as they are consumed."""
     rest, size, number = b"", 0, 0
     for chunk in http.chunks(response, decode=True):
         size += len(chunk)

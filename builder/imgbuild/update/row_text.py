@@ -1,6 +1,6 @@
-"""Writes a row of `matrix.yaml` as a new row below another one; keeps comments and order.
+"""Adds a row to `matrix.yaml` below the row that it is based on, keeping comments and order.
 
-The rest of the file is unchanged, byte for byte.
+The rest of the file does not change.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ BY_HAND = "add the row by hand, or write each target and each base on separate l
 
 
 def with_row(data: bytes, file: str, source: str, row: Row, base_of: str) -> bytes:
-    """The matrix `data` with `row` inserted below `source`, the row it is based on.
+    """Insert `row` into the matrix `data` below `source`, the row that it is based on.
 
-    A base that the matrix lacks is written below the base `base_of`. InputError unless the
-    resulting text is read as the matrix with that row.
+    A missing base is written below the base `base_of`. Raises InputError unless parsing the new
+    text results in the matrix with the row.
     """
     before = load.loads(data, file)
     text = data.decode()
@@ -51,12 +51,12 @@ def _require_same(before: Matrix, row: Row, data: bytes, file: str) -> None:
         message = f"{file}: the row {row.name} cannot be written: {error.message}"
         raise InputError(message, problems=error.problems, hint=BY_HAND) from error
     if after != row.in_matrix(before):
-        message = f"{file}: the row {row.name} cannot be written without changing its meaning"
+        message = f"{file}: the row {row.name} cannot be written without changing other values"
         raise InputError(message, hint=BY_HAND)
 
 
 def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
-    """Start and end of the lines of `name` in a section, in characters, with its key's line."""
+    """The start and end offset of the lines of `name` in a section, and the line with the key."""
     start = re.search(rf"^{section}:[ ]*(#.*)?\n", text, re.MULTILINE)
     stop = re.search(r"^\S(?<!#)", text[start.end() :], re.MULTILINE) if start else None
     end = start.end() + stop.start() if start and stop else len(text)
@@ -71,7 +71,7 @@ def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
 
 
 def _inner(text: str, block: tuple[int, int]) -> str:
-    """The lines of a block below its key, without their indent."""
+    """The lines of a block below the key, without indentation."""
     return textwrap.dedent(text[block[0] : block[1]].split("\n", 1)[1])
 
 
@@ -85,7 +85,7 @@ def _inserted(text: str, block: tuple[int, int], name: str, lines: str) -> str:
 
 
 def _row_lines(lines: str, before: Target, after: Target) -> str:
-    """The lines of a row, changed where `after` differs from `before`."""
+    """Change the lines of a row where `after` differs from `before`."""
 
     def _edit(row: Any) -> None:
         for key in DROPPED:
@@ -106,7 +106,7 @@ def _row_lines(lines: str, before: Target, after: Target) -> str:
 
 
 def _base_lines(lines: str, before: Base, after: Base) -> str:
-    """The lines of a base whose URLs differ."""
+    """Change the lines of a base where URLs differ."""
 
     def _edit(base: Any) -> None:
         for field in msgspec.structs.fields(after):
@@ -131,7 +131,7 @@ def _quoted(text: str) -> Any:
 
 
 def _folded(text: str) -> Any:
-    """`text` as a scalar: on one line if it is short, else folded (`>-`)."""
+    """Format `text` as a scalar, on one line or folded (`>-`)."""
     from ruamel.yaml.scalarstring import FoldedScalarString
 
     words = " ".join(text.split())
@@ -148,14 +148,14 @@ def _folded(text: str) -> Any:
 
 
 def renewed(target: Target, source: str, row: Row, made: datetime.date) -> Target:
-    """`row.target` with the texts of a new row: its changes, and a note that no image was run."""
+    """Set the texts of a new row: the changes, and a note that the image was not run."""
     moves = changes(target, row.target)
     words = ", ".join(f"{package} {before} to {after}" for package, before, after in moves)
     base = f"; on the base {row.target.base}" if row.target.base != target.base else ""
     arches = " and ".join(row.target.arch)
     tested = (
-        f"The image was not run. Made of {source} by imgbuild update on {made}: {words}{base}."
-        f" The audit found no error on {arches}."
+        f"The image was not run. Made of {source} by imgbuild update on {made}: {words}{base}. "
+        f"The audit found no errors on {arches}."
     ).replace(": ;", ":")
     flashinfer = row.target.flashinfer
     if any(before in flashinfer.reason for _, before, _ in moves):
@@ -172,7 +172,7 @@ def renewed(target: Target, source: str, row: Row, made: datetime.date) -> Targe
 
 
 def changes(before: Target, after: Target) -> list[tuple[str, str, str]]:
-    """The package, old version and new version of each pin that differs."""
+    """The package, old version and new version of each changed pin."""
     return [
         (package, version, after.pins[package])
         for package, version in before.pins.items()
@@ -181,7 +181,7 @@ def changes(before: Target, after: Target) -> list[tuple[str, str, str]]:
 
 
 def _summary(text: str, moves: list[tuple[str, str, str]]) -> str:
-    """`text` with the versions of packages replaced by the new ones."""
+    """Replace the versions of packages in `text` with new versions."""
     for package, before, after in moves:
         words = package.removesuffix("-python").replace("-", "[-_ ]?")
 
@@ -196,11 +196,11 @@ def _summary(text: str, moves: list[tuple[str, str, str]]) -> str:
 
 
 def name_for(origin: str, former: Target, source: Target, row: Row, taken: Container[str]) -> str:
-    """A name for a new row in the form of the existing ones: cu130-trl → cu130-trl1.16.0.
+    """A name for a new row in the form of existing names, such as cu130-trl1.16.0 for cu130-trl.
 
-    `former` is the row `origin`, from which `source`, the row that is updated, descends. The name
-    has the version of the package at the end of the origin's name; if such a row exists, the
-    changed packages are added.
+    `source` is the row to update, which was derived from `origin` (`former` is this row). The
+    version of the package at the end of the origin's name is added. If the name is taken, the
+    changed packages are added, too.
     """
     words = origin.rsplit("-", 1)
     stem = re.sub(r"(?<=[a-z])\d[\w.]*\Z", "", words[-1])
@@ -222,5 +222,5 @@ def name_for(origin: str, former: Target, source: Target, row: Row, taken: Conta
 
 
 def _plain(version: str) -> str:
-    """A version as part of a name, which has no `+` or `!`."""
+    """Convert a version for use in a name, which cannot contain `+` or `!`."""
     return re.sub(r"[^a-z0-9.]+", ".", version.lower())

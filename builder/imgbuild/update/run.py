@@ -1,7 +1,7 @@
-"""Updates rows: find newer versions → try one after another → write a new row, and refusals.
+"""Updates rows: finds newer versions, tries them in order, and writes new rows and rejections.
 
-The trials of a row build on each other: a version accepted by one trial is in the row of the next.
-A refusal is written immediately, a row at the end of its trials.
+Trials of a row build on each other: an accepted version is part of the row in later trials.
+Rejections are written immediately, and rows after the last trial.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ TRIAL = "update-trial"  # the name of a row during its trials
 
 
 class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages to update (all pins if none are named), and the options.
+    """Options for an update: packages (default: all pins), cool-down, and others.
 
-    `advisories` finds releases for which there is no cool-down.
+    `advisories` finds releases without a cool-down.
     """
 
     packages: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PinMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A pin of a new row that differs; `fixes` are advisories for which there was no cool-down."""
+    """A changed pin of a new row. `fixes` are the advisories that disabled the cool-down."""
 
     package: str
     before: str
@@ -56,9 +56,9 @@ class PinMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidates(msgspec.Struct, frozen=True, kw_only=True):
-    """The versions to try for one row: `source`, the newest row created from `origin`, and axes.
+    """The versions to try for a row. `source` is the newest row that was created from `origin`.
 
-    `snapshot` is a newer base, which is used with the first version that is tried.
+    `snapshot` is a newer base, which is used from the first trial on.
     """
 
     origin: str
@@ -70,10 +70,10 @@ class Candidates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for one row: `row` is the name of the new one, "" if there is none.
+    """The result for a row. `row` is the name of the new row, or "" if there is none.
 
-    `refused` are the versions that were refused in this run, `kept` those of earlier runs whose
-    refusal is still valid, `waiting` those in the cool-down, by package. `unwritten` are learned
+    `refused` are versions rejected in this run. `kept` are versions with a valid rejection from
+    earlier runs. `waiting` are versions in the cool-down period by package. `unwritten` are learned
     constraints that locks of the matrix violate.
     """
 
@@ -90,9 +90,9 @@ class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
 def candidates(
     project: Project, names: Sequence[str], inputs: Inputs, options: UpdateSettings
 ) -> list[Candidates]:
-    """The newer versions for each of the rows `names`, or for the newest rows created from them.
+    """The newer versions for the rows `names`, or for the newest rows created from them.
 
-    InputError if a package is pinned by none of the rows, or if the cool-down cannot be checked.
+    Raises InputError if no row pins a package, or if the cool-down cannot be checked.
     """
     updates, matrix = tried_updates.read(project.images), inputs.matrix
     sources = dict.fromkeys(updates.newest(name, matrix.targets) for name in names)
@@ -141,7 +141,7 @@ def _candidates(
 
 
 def _moved_parts(snapshot: Snapshot | None) -> list[tuple[str, str, str]]:
-    """The newer parts of a newer base, each as axis, old version and new version."""
+    """The changed parts of a newer base, as axis, old version and new version."""
     parts = []
     if snapshot is not None and snapshot.after:
         parts.append((BASE, snapshot.before, snapshot.after))
@@ -164,7 +164,7 @@ def _require_pinned(targets: Mapping[str, Target], options: UpdateSettings) -> N
     if unknown:
         message = f"no selected row pins {', '.join(unknown)}"
         raise InputError(
-            message, hint="packages that a row does not pin are updated through its as_of"
+            message, hint="packages that a row does not pin are updated by changing as_of"
         )
 
 
@@ -180,7 +180,7 @@ def _origin(updates: Updates, name: str, matrix: Matrix) -> str:
 
 
 class Updater:
-    """The trials of one row. `scratch` is the folder in which they are locked."""
+    """The trials of a row. `scratch` is the folder for temporary locks."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class Updater:
         self._refused: dict[tuple[str, str], RefusedVersion] = {}
 
     def run(self, bar: ProgressBar) -> RowUpdate:
-        """Try every newer version until none is left, and write the new row."""
+        """Try all newer versions, and write the new row."""
         while (pending := self._next()) is not None:
             self._try(*pending)
             bar.advance(1)
@@ -216,14 +216,14 @@ class Updater:
         return self._result(row, unwritten)
 
     def pending(self) -> list[tuple[str, str]]:
-        """The versions to try, as far as known before the first trial."""
+        """The versions to try that are known before the first trial."""
         return [(axis.package, release.version) for axis, release in self._pending()]
 
     def _next(self) -> tuple[Axis, Release] | None:
         return next(iter(self._pending()), None)
 
     def _pending(self) -> list[tuple[Axis, Release]]:
-        """Newer versions without a valid refusal, in the order of the trials."""
+        """Newer versions without a valid rejection, in the order of trials."""
         known = tried_updates.read(self._project.images).of(self._start.origin)
         pending = []
         for axis in self._start.axes:
@@ -237,7 +237,7 @@ class Updater:
         return pending
 
     def _present(self, axis: Axis) -> str:
-        """The version of an axis in the row with all accepted versions."""
+        """The version of an axis in the row with accepted versions."""
         if axis.package in BASE_PARTS:
             is_moved = self._accepted is not None
             return axis.releases[0].version if is_moved else axis.version
@@ -253,7 +253,7 @@ class Updater:
         )
 
     def _newest_of(self, package: str) -> str | None:
-        """The newest version of a package that is past the cool-down; None for a base's part."""
+        """The newest version of a package past the cool-down. None for parts of a base."""
         if package in BASE_PARTS:
             return None
         if package not in self._newest:
@@ -267,7 +267,7 @@ class Updater:
         return self._newest[package]
 
     def _try(self, axis: Axis, release: Release) -> None:
-        """Lock the row with one more new version, or record why that is not possible."""
+        """Lock the row with another new version, or record a rejection."""
         target = self._row.target
         as_of = axes.cut_off(target, release, self._options.cool_down)
         if axis.package not in BASE_PARTS:
@@ -289,7 +289,7 @@ class Updater:
         reporter.info(f"{self._start.source}: accepted {axis.package} {release.version}")
 
     def _refuse(self, package: str, release: Release, outcome: RefusedTrial) -> None:
-        """Record a refusal with its conditions, in the file and for the result."""
+        """Record a rejection and its conditions, in the file and in the result."""
         named = trial.mentioned(outcome.reasons, self._names(package))
         has = {name: pin for name, pin in self._row.target.pins.items() if name in named}
         has.pop(package, None)
@@ -317,12 +317,12 @@ class Updater:
         return trial.settings_hash(self._row.in_matrix(self._inputs.matrix), self._row.target)
 
     def _names(self, package: str) -> set[str]:
-        """The packages whose versions may be a cause of a refusal."""
+        """The packages whose versions can cause a rejection."""
         locked = next(iter(self._start.lock.arch.values())).versions if self._start.lock else {}
         return {*locked, *self._row.target.pins, package}
 
     def _place(self, tried: Tried) -> tuple[str, tuple[Constraint, ...]]:
-        """Lock the accepted row under its name, and write it into the project."""
+        """Lock the accepted row under the new name, and write it into the project."""
         start, today = self._start, self._options.cool_down.today
         former = self._inputs.matrix.targets[start.origin]
         taken = {*self._inputs.matrix.targets, *self._project.locked_targets()}
@@ -372,7 +372,7 @@ class Updater:
 def planned(
     project: Project, start: Candidates, inputs: Inputs, options: UpdateSettings
 ) -> dict[str, tuple[str, ...]]:
-    """The versions to try by package, as far as known; nothing is tried."""
+    """The versions to try by package, without trying them."""
     versions: dict[str, tuple[str, ...]] = {}
     for package, version in Updater(project, project, start, inputs, options).pending():
         versions[package] = (*versions.get(package, ()), version)
@@ -395,9 +395,9 @@ def update(
     inputs: Inputs,
     options: UpdateSettings,
 ) -> tuple[list[RowUpdate], dict[str, ImgbuildError]]:
-    """Update each row; returns the errors of rows that could not be tried, by name.
+    """Update each row. Returns errors by name of rows that could not be tried.
 
-    `matrix_of` reads the matrix, to which each update may add a row.
+    `matrix_of` reads the matrix again, because each update can add a row.
     """
     done: list[RowUpdate] = []
     failed: dict[str, ImgbuildError] = {}

@@ -1,8 +1,8 @@
-"""Finds a newer base for a row (separate: newer packages are found elsewhere).
+"""Finds a newer base for a row (separate: other updates are of packages).
 
-A base with `security:` uses the security updates of the day of the lock, which are only in archives
-of a snapshot of that day or later; the archives of a standalone Python are part of the base, too.
-So a new row gets a base of its day; other rows keep theirs.
+A base with `security:` uses the security updates of the day of the lock, which are only in
+snapshots of that day or later. The archives of a standalone Python are part of the base, too.
+Therefore, a new row gets a new base, and other rows keep their bases.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ DATE = "%Y%m%d"
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A base of a newer day, with its name.
+    """A newer base with its name.
 
-    `before` and `after` are the days of its Debian snapshot, "" if it has no newer package, and
-    `updates` is the number of newer packages. `python` is a newer release of its standalone Python.
+    `before` and `after` are the dates of the Debian snapshots, or "" without a newer package.
+    `updates` is the number of newer packages. `python` is a newer release of the standalone Python.
     """
 
     name: str
@@ -43,9 +43,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 def newer(
     bases: Mapping[str, Base], name: str, lock: Lock | None, cool_down: CoolDown, context: Context
 ) -> Snapshot | None:
-    """The base `name` as of today; None if neither its packages nor its Python are newer.
+    """The base `name` as of today. None if neither packages nor Python are newer.
 
-    Unreadable sources are reported as warnings; the row then keeps its values.
+    Unreadable sources are reported as warnings, and the current values are kept.
     """
     base, today = bases[name], cool_down.today.strftime(DATE)
     if not isinstance(base, DebianBase):
@@ -62,7 +62,7 @@ def newer(
 def _debian(
     snapshot: Snapshot, name: str, lock: Lock | None, after: str, context: Context
 ) -> Snapshot:
-    """`snapshot` with the Debian archives of a day, if they have a newer package of `lock`."""
+    """Add newer Debian archives to `snapshot`, if they have a newer package of `lock`."""
     base = snapshot.base
     if base.security is None or lock is None:
         return snapshot
@@ -89,7 +89,7 @@ def _debian(
 
 
 def _python(snapshot: Snapshot, name: str, cool_down: CoolDown, context: Context) -> Snapshot:
-    """`snapshot` with the newest release of its standalone Python that is past the cool-down."""
+    """Add the newest release of the standalone Python past the cool-down to `snapshot`."""
     source = snapshot.base.standalone
     if source is None:
         return snapshot

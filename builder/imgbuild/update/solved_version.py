@@ -1,6 +1,6 @@
-"""Solves a newer version of one package in its target, and audits it if facts are cached.
+"""Solves a target with a newer version of a package, and audits the result if facts are cached.
 
-First all other pins are kept; if that has no solution, they may change to later versions.
+First, all other pins are kept. If there is no solution, other pins can change to later versions.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ SHOWN = 4  # reasons and findings
 
 
 class SolvedVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """One version: the other changes that it requires, or the reasons why there is no solution.
+    """A solved version with other required changes, or the reasons why there is no solution.
 
-    `changes` has pinned packages with another version, as "2.6.0 -> 2.9.1". `audit` states whether
-    the set was audited, `findings` are its errors.
+    `changes` maps changed packages to texts such as "2.6.0 -> 2.9.1". `audit` describes whether the
+    set was audited. `findings` are errors of the audit.
     """
 
     package: str
@@ -47,7 +47,7 @@ class SolvedVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """A matrix in which the target `name` has the version to try."""
+    """A matrix in which target `name` has the version to try."""
 
     matrix: Matrix
     name: str
@@ -82,7 +82,7 @@ def of_target(matrix: Matrix, name: str, arch: Arch, package: str, version: str)
 
 
 def in_row(name: str, package: str, version: str) -> Callable[[Extensions], Extensions]:
-    """An edit of a project's matrix: the version replaces that of its files and its row."""
+    """A project's matrix in which the version replaces those in files and in the row."""
 
     def _edit(value: Extensions) -> Extensions:
         row = value.targets[name]
@@ -111,7 +111,7 @@ def solved(
     constraints: tuple[Constraint, ...],
     context: Context,
 ) -> SolvedVersion:
-    """The first of `attempts` that has a solution; `before` are the versions for comparison."""
+    """Solve `attempts` until one has a solution. `before` are the versions for comparison."""
     reasons: tuple[str, ...] = ()
     for attempt in attempts:
         problem = SolveProblem(attempt.matrix, attempt.name, attempt.arch, context, constraints)
@@ -150,7 +150,7 @@ def _audited(
     constraints: tuple[Constraint, ...],
     context: Context,
 ) -> tuple[str, tuple[str, ...]]:
-    """The audit's result for a solution, only from facts in the cache, and its errors."""
+    """Audit a solution with cached facts. Returns a description and errors."""
     lacking = _lacking(resolution, context)
     if lacking:
         number = count(len(lacking), "package")

@@ -1,8 +1,8 @@
-"""Changes several files of a project together: after an interruption, all or none.
+"""Changes several files of a project as one transaction.
 
-New content is written to a separate folder. Then a journal in it lists each file with its old and
-new hash: from that point on, the next update finishes the change. A journal is read like any file
-of a checkout: it may name only files that `imgbuild update` writes.
+New content is written to a separate folder, and then a journal that lists each file with the old
+and new hash. If there is a journal, the next update completes the change. Journals are not trusted:
+they can list only files that `imgbuild update` writes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Hash = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z", description="S
 
 
 class FileChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A file by its path in the project; `before` or `after` is "" if the file does not exist."""
+    """A changed file by path. `before` or `after` is "" if the file does not exist."""
 
     path: str
     before: Hash
@@ -39,7 +39,7 @@ class FileChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
-    """A change whose new content is complete; `summary` is its description."""
+    """A change whose new content is complete. `summary` describes the change."""
 
     format: Literal[1] = 1
     summary: str
@@ -47,14 +47,17 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def folder_of(project: Project) -> Path:
-    """The folder for new content of `project`; InputError if it is reached through a link."""
+    """The folder for new content of `project`.
+
+    Raises InputError if the path contains a link.
+    """
     return require_below(project.root, project.folder / project_paths.UPDATE)
 
 
 def commit(project: Project, files: Iterable[tuple[str, bytes | None]], summary: str) -> list[Path]:
-    """Write `files`, path in the project → content, or None to remove it; returns the changes.
+    """Write `files` (content by path, or None to remove a file). Returns the changes.
 
-    They are written in this order.
+    Files are written in the order of `files`.
     """
     folder = folder_of(project)
     changes = []
@@ -84,30 +87,31 @@ def discard(project: Project) -> None:
 
 
 def recover(project: Project) -> str:
-    """Finish an interrupted change, or undo it if it was incomplete; returns a description.
+    """Complete an interrupted change, or undo an incomplete one. Returns a description.
 
-    "" if there was none. InputError if one of its files was changed in the meantime.
+    Returns "" if there is no interrupted change. Raises InputError if a file of the change was
+    modified in the meantime.
     """
     folder = folder_of(project)
     if not folder.is_dir():
         return ""
-    hint = f"remove {folder} to keep the files as they are, then run imgbuild update again"
+    hint = f"to keep the current files, remove {folder} and run imgbuild update again"
     if not (folder / JOURNAL).is_file():
         complete = (folder / DONE).is_file()
         discard(project)
-        undone = "an interrupted update was removed; it had changed no file"
+        undone = "removed an interrupted update that had not changed any file"
         return "" if complete else undone
     journal = codec.read(folder / JOURNAL, Journal, what="journal", hint=hint)
     refused = [change.path for change in journal.files if not _permitted(project, change.path)]
     if refused:
-        message = f"{folder / JOURNAL} names files that no update writes: {', '.join(refused)}"
+        message = f"{folder / JOURNAL} contains files that no update writes: {', '.join(refused)}"
         raise InputError(message, hint=f"remove {folder}")
     other = _changed_since(project, journal.files)
     if other:
         message = f"these files were changed after an interrupted update: {', '.join(other)}"
         raise InputError(message, hint=hint)
     _apply(project, folder, journal)
-    return f"finished an interrupted update: {journal.summary}"
+    return f"completed an interrupted update: {journal.summary}"
 
 
 def _apply(project: Project, folder: Path, journal: Journal) -> None:
@@ -143,7 +147,7 @@ def _hash(root: OpenFolder, path: str) -> str:
 
 
 def _permitted(project: Project, path: str) -> bool:
-    """Whether an update may write the file: the matrix, locks and the files next to them."""
+    """Whether an update can write the file. True for the matrix, locks and files next to locks."""
     place = PurePosixPath(path)
     inner = project.folder.relative_to(project.root)
     if path in (project.matrix.name, (inner / BAKE).as_posix()):

@@ -1,7 +1,7 @@
-"""Tries a newer version as a row in a scratch folder: solve, audit, learn, lock.
+"""Tries a newer version by locking a row in a scratch folder.
 
-First only the tried version changes. If there is no solution, the other pins are relaxed: each may
-be its current version or a newer one, and the solver's choice is pinned and tried.
+First, only the tried version changes. If there is no solution, the other pins can change to newer
+versions, and the solver's choice is pinned and tried.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from imgbuild.values import normalize, sha256
 REFUSALS = (NoSolution, AuditFailed, FilesDisagree, InputError)
 REASONS = 8
 LINE = 1000  # letters of a reason
-LOOSE = "at least the version of the row that is updated"
+LOOSE = "at least the version of the updated row"
 TORCH = "torch"
 # A package in an explanation: before a specifier, or what an index does not have.
 NAMED = re.compile(
@@ -47,14 +47,14 @@ NAMED = re.compile(
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of a matrix by its name; `bases` are bases that the matrix lacks, by name."""
+    """A row of a matrix with its name. `bases` are missing bases by name."""
 
     name: str
     target: Target
     bases: Mapping[str, Base] = {}
 
     def in_matrix(self, matrix: Matrix) -> Matrix:
-        """`matrix` with this row."""
+        """Add the row to `matrix`."""
         bases = {**matrix.bases, **self.bases}
         targets = {**matrix.targets, self.name: self.target}
         return msgspec.structs.replace(matrix, bases=bases, targets=targets)
@@ -69,7 +69,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusedTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a version cannot be used; `audited` if packages compatible by METADATA do not work."""
+    """The reasons against a version. `audited` is set if the audit found errors."""
 
     reasons: tuple[str, ...]
     audited: bool = False
@@ -77,7 +77,7 @@ class RefusedTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextlib.contextmanager
 def scratch_project(project: Project, inputs: Inputs) -> Iterator[Project]:
-    """A temporary folder with the constraints, records and templates of `project`."""
+    """Create a temporary folder with the constraints, records and templates of `project`."""
     with inputs.store.scratch() as folder:
         scratch = Project(matrix=folder / MATRIX)
         scratch.images.mkdir()
@@ -96,7 +96,7 @@ def scratch_project(project: Project, inputs: Inputs) -> Iterator[Project]:
 
 
 def with_pin(target: Target, package: str, version: str, as_of: datetime.date) -> Target:
-    """`target` with one pin at another version, and its cut-off day."""
+    """Set another version of a pin, and the cut-off day, in `target`."""
     pins = {**target.pins, package: version}
     return msgspec.structs.replace(target, pins=pins, as_of=as_of)
 
@@ -104,7 +104,7 @@ def with_pin(target: Target, package: str, version: str, as_of: datetime.date) -
 def attempt(
     scratch: Project, row: Row, package: str, inputs: Inputs, *, processes: int
 ) -> Tried | RefusedTrial:
-    """Lock `row`, which has the new version of `package`; FetchFailed if a server fails."""
+    """Lock `row` with the new version of `package`. Raises FetchFailed if a server fails."""
     try:
         return locked(scratch, row, inputs, processes=processes)
     except NoSolution as error:
@@ -124,7 +124,7 @@ def attempt(
 
 
 def locked(scratch: Project, row: Row, inputs: Inputs, *, processes: int) -> Tried:
-    """Solve, audit and lock a row in the scratch folder; one of REFUSALS if that is impossible."""
+    """Solve, audit and lock a row in the scratch folder. Raises one of REFUSALS on failure."""
     whole = row.in_matrix(inputs.matrix)
     inside = Inputs(whole, inputs.context, mirror=inputs.mirror)
     lock = lock_target.resolve_target(scratch, row.name, inside)
@@ -133,10 +133,10 @@ def locked(scratch: Project, row: Row, inputs: Inputs, *, processes: int) -> Tri
 
 
 def _with_solved_pins(scratch: Project, row: Row, package: str, inputs: Inputs) -> Row:
-    """`row` with the versions of its other pins that the solver chooses for the tried one.
+    """Set the other pins of `row` to versions that are compatible with the tried version.
 
-    Build requirements of sdists must be pinned. If the current version of one does not fit, a
-    compatible one is searched without the packages that are built.
+    Build requirements of sdists must be pinned. If a current version is incompatible, another one
+    is solved without the packages to build.
     """
     target, matrix = row.target, inputs.matrix
     built = [name for name in matrix.sdists if name in target.pins or name in target.requires]
@@ -160,7 +160,7 @@ def _with_solved_pins(scratch: Project, row: Row, package: str, inputs: Inputs) 
 
 
 def _solved(scratch: Project, row: Row, held: Container[str], inputs: Inputs) -> Row:
-    """`row` with all pins except `held` replaced by the solver's choices, none of them older."""
+    """Replace all pins of `row` except `held` with versions from the solver that are not older."""
     target = row.target
     requires = {
         name: Wanted(spec=f">={Version(pin).public}", reason=LOOSE)
@@ -182,20 +182,20 @@ def _solved(scratch: Project, row: Row, held: Container[str], inputs: Inputs) ->
 
 
 def _names_index(matrix: Matrix, target: Target, package: str) -> bool:
-    """Whether `package` is torch, and the address of an index needs its version."""
+    """Whether `package` is torch, and the URL of an index depends on its version."""
     used = {matrix.default_index, *target.indexes.values()}
     return package == TORCH and any("{torch}" in (matrix.indexes[name].url or "") for name in used)
 
 
 def _same_or(pin: str, solved: str | None) -> str:
-    """`pin` as written in the row if `solved` is that version, else `solved`."""
+    """`pin` if it is the version `solved`, else `solved`."""
     if solved is None or Version(solved).public == Version(pin).public:
         return pin
     return Version(solved).public
 
 
 def refused(error: Exception) -> RefusedTrial:
-    """The reasons of an error as text, one line each."""
+    """The reasons of an error as lines of text."""
     message = getattr(error, "message", str(error))
     if isinstance(error, NoSolution) and error.reasons:
         lines = [*error.reasons]
@@ -209,20 +209,20 @@ def refused(error: Exception) -> RefusedTrial:
 
 
 def _longer(first: RefusedTrial, second: RefusedTrial) -> RefusedTrial:
-    """The reasons of two attempts; those of the second, which could change more, come last."""
+    """Combine the reasons of two attempts, those of the second at the end."""
     reasons = tuple(dict.fromkeys((*first.reasons, *second.reasons)))
     return RefusedTrial(reasons=reasons, audited=first.audited or second.audited)
 
 
 def mentioned(reasons: tuple[str, ...], names: Iterable[str]) -> set[str]:
-    """The packages mentioned in `reasons`: those in `names`, and any with a version specifier."""
+    """The packages mentioned in `reasons` that are in `names` or have a version specifier."""
     text = " ".join(re.sub(r"[-_.]+(?=[a-z])", "-", reason.lower()) for reason in reasons)
     named = {name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)}
     return named | {normalize(match[1] or match[2]) for match in NAMED.finditer(text)}
 
 
 def settings_hash(matrix: Matrix, target: Target) -> str:
-    """The hash of a row without its versions, its cut-off day and its texts."""
+    """The hash of a row without versions, cut-off day and texts."""
     same = msgspec.structs.replace(
         target,
         base="",
@@ -246,9 +246,9 @@ def settings_hash(matrix: Matrix, target: Target) -> str:
 
 
 class TrialInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The current conditions of a trial, for comparison with those of a refusal.
+    """The current conditions of a trial, for comparison with those of a rejection.
 
-    `newest` returns the newest usable version of a package, None if there is none.
+    `newest` returns the newest usable version of a package, or None.
     """
 
     row: str
@@ -259,11 +259,11 @@ class TrialInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def holds(refusal: RefusedVersion, inputs: TrialInputs) -> bool:
-    """Whether no cause of the refusal has changed: then the version is not tried again.
+    """Whether a rejection is valid, because its causes have not changed.
 
-    The causes are the row, its versions of the packages that the reasons name, the files of the
-    refused version, and the newest versions of these packages; of an audit's refusal also the
-    version of imgbuild.
+    The causes are the row, the current and newest versions of packages in the reasons, and the
+    files of the rejected version. For a rejection by the audit, the version of imgbuild is a cause,
+    too.
     """
     if not refusal.row:
         return True

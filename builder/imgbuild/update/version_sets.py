@@ -1,4 +1,4 @@
-"""The package sets to compare with newer versions: of a lock, or of a requirements file."""
+"""Creates package sets to compare with newer versions, from locks or requirements files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOT_LISTED = frozenset((URL, GIT, PROJECT))  # "indexes" of which no page lists 
 
 
 class LockedElsewhere(msgspec.Struct, frozen=True, kw_only=True):
-    """A published target whose versions an extension could use instead."""
+    """A published target with versions that an extension could use instead."""
 
     target: str
     versions: Mapping[str, str]
@@ -45,10 +45,10 @@ def of_lock(
     known: Sequence[Constraint],
     others: Sequence[LockedElsewhere] = (),
 ) -> VersionSet:
-    """The packages of `lock` that are from an index, on `arches`.
+    """The packages of `lock` from indexes, on `arches`.
 
-    `requires` is package → requirements of its locked version. `others` are published targets that
-    a row with `extends` could extend instead.
+    `requires` maps packages to the requirements of locked versions. `others` are published targets
+    that a row with `extends` could extend instead.
     """
     target, overlay = matrix.targets.get(lock.target), project_row(matrix, lock.target)
     python = lock.base.python
@@ -81,7 +81,7 @@ def of_lock(
 
 
 def indexes_of(matrix: Matrix, name: str, context: Context) -> Indexes:
-    """The indexes of target `name`, without upload times, which would need other pages."""
+    """The indexes of target `name`, without upload times, which require other pages."""
     target = matrix.targets[name]
     addresses = places(matrix, target, uv.default_index)
     return Indexes(
@@ -96,7 +96,7 @@ def _indexes_without_times(addresses: Mapping[str, IndexAddress]) -> dict[str, I
 def _reason_to_keep(
     package: str, version: str, target: str, others: Sequence[LockedElsewhere]
 ) -> str:
-    """Why `extends` keeps a package, and which other target has the newest version of it."""
+    """The reason why `extends` keeps a package, with another target that has the newest version."""
     newer = [
         (Version(has), other.target)
         for other in others
@@ -118,7 +118,7 @@ def _target_requirements(lock: Lock) -> dict[str, RequiredVersion]:
 
 
 def _required_versions(item: Overlay) -> dict[str, RequiredVersion]:
-    """The requirements of a project's files and its row, each with its place."""
+    """The requirements in a project's files and row, with their places."""
     required = item.requirements
     wanted = {
         package: RequiredVersion(spec=spec, place=str(required.places.get(package, "matrix.yaml")))
@@ -132,7 +132,7 @@ def _required_versions(item: Overlay) -> dict[str, RequiredVersion]:
 
 
 class RequirementSet(msgspec.Struct, frozen=True, kw_only=True):
-    """The set of a requirements file, and the reasons why packages of the file are not in it."""
+    """The package set of a requirements file, and reasons for omitted packages."""
 
     packages: VersionSet
     failed: Mapping[str, str] = {}
@@ -146,9 +146,9 @@ def of_demands(
     context: Context,
     advance: Progress,
 ) -> RequirementSet:
-    """The packages that `demands` name, each at its pin or the newest allowed version.
+    """The packages in `demands`, with pinned or newest allowed versions.
 
-    Only their direct requirements are known: other packages that would be installed are not solved.
+    Only direct requirements are included. Dependencies are not solved.
     """
     installed = [each for each in demands if each.installed and not each.source]
 
@@ -185,13 +185,13 @@ def of_demands(
 def _version(
     demand: PackageDemand, tags: Tags, indexes: Indexes, context: Context
 ) -> tuple[str, tuple[str, ...], str]:
-    """The version that satisfies a demand and its requirements, or why there is none."""
+    """The version that satisfies a demand, with its requirements, or the reason against it."""
     files = [file for file in allowed(demand, indexes.files(demand.package)) if file.is_wheel]
     fitting = [file for file in files if not file_reasons([file], (tags,))]
     versions = {file.version for file in fitting if file.version is not None and not file.yanked}
     final = {each for each in versions if not each.is_prerelease} or versions
     if demand.pin is None and not final:
-        return "", (), "no version that it allows has a wheel for this Python and machine"
+        return "", (), "no allowed version has a wheel for this Python and machine"
     newest = max(final) if demand.pin is None else Version(demand.pin)
     wheel = best(fitting, newest, tags) or next(iter(files), None)
     if wheel is None:

@@ -1,1 +1,1 @@
-"""Whether an image matches its lock, and who signed it."""
+"""Verifies that images match their locks, and who signed them."""

@@ -1,4 +1,4 @@
-"""The outcomes of the checks of `verify`: verified, failed, unchecked, lacking."""
+"""Records the outcomes of the checks of `imgbuild verify`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CheckOutcome(enum.StrEnum):
 
 
 class ImageCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One check: its subject, its outcome, and the result or why it was not made."""
+    """A check: subject, outcome, and the result or the reason why it was not made."""
 
     name: str
     arch: Arch | None = None
@@ -34,7 +34,7 @@ class ImageCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """The checks of an image. `ok`: at least one passed, and none failed."""
+    """The checks of an image. `ok` is set if at least one check passed and none failed."""
 
     reference: str
     digest: Digest | None
@@ -48,20 +48,20 @@ class Failed(Exception):
 
 
 class Unchecked(Exception):
-    """The check is impossible here, which is not a failure."""
+    """The check is not possible, which is not a failure."""
 
 
 class Lacking(Unchecked):
-    """The subject of the check is missing: a failure if an option requires the check.
+    """The subject of the check is missing, which is a failure if an option requires the check.
 
-    Write access to a registry includes deletion, so that an absence is no evidence.
+    Write access to a registry includes deletion, so a missing document proves nothing.
     """
 
 
 class Checklist:
-    """Runs checks one after another and records their outcomes.
+    """Runs checks and records their outcomes.
 
-    A check may be required by an option; the option's name is then recorded.
+    If an option requires a check, the name of the option is recorded.
     """
 
     def __init__(self, reporter: Reporter = SILENT) -> None:
@@ -77,7 +77,7 @@ class Checklist:
     def run(
         self, name: str, work: Callable[[], str], arch: Arch | None = None, *, option: str = ""
     ) -> bool:
-        """Record the result of `work`, or the error it raised; returns whether it passed."""
+        """Record the result or the error of `work`. Returns whether the check passed."""
         detail = self.read(name, work, arch, option=option)
         if detail is not None:
             self._note(name, arch, CheckOutcome.PASSED, detail)
@@ -86,7 +86,7 @@ class Checklist:
     def read(
         self, name: str, work: Callable[[], T], arch: Arch | None = None, *, option: str = ""
     ) -> T | None:
-        """The result of `work`; None, with a recorded outcome, if it raised an error."""
+        """The result of `work`, or None with a recorded outcome if it raises an error."""
         try:
             return work()
         except Lacking as reason:

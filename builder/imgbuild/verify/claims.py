@@ -1,4 +1,4 @@
-"""Signatures, SBOMs, provenance, VEX and tags of an image (separate: claims, not content)."""
+"""Checks signatures, SBOMs, provenance, VEX and tags (separate: claims, not content)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from imgbuild.verify.checks import Failed, Lacking, Unchecked
 from imgbuild.verify.image import Expected
 
 NO_KEY = (
-    "no --key was passed, and anyone with write access to the registry could have attached it (to"
-    " verify keyless signatures: cosign verify --certificate-identity …)"
+    "not verified without --key, because anyone with write access to the registry could have "
+    "attached it (to verify keyless signatures, run: cosign verify --certificate-identity …)"
 )
 NONE = "none is attached"
 
 
 class AttachedStatement(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement attached to an image: its place, its bytes, and whether the key signed it."""
+    """A statement attached to an image: place, bytes, and whether it is signed by the key."""
 
     place: str
     payload: bytes
@@ -48,7 +48,9 @@ def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None)
     ours = [each for each in signatures if each.by(key)]
     if not ours:
         problem = (
-            f"{len(signatures)} signatures, none by the key" if signatures else "it is not signed"
+            f"{len(signatures)} signatures, none by the key"
+            if signatures
+            else "the image is not signed"
         )
         raise Failed(problem)
     right = [each for each in ours if digest in each.digests]
@@ -62,10 +64,10 @@ def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None)
 
 
 def name(tag: str, digest: Digest, expected: Expected, today: datetime.date) -> str:
-    """Check that a push may give `tag` to the image `digest`, up to the day `today` (UTC).
+    """Check that the image `digest` can have the tag `tag` on the day `today` (UTC).
 
-    Failed for a tag of another image of the target, or with an impossible date; Unchecked for
-    any other name, which may be a custom tag.
+    Raises Failed for a tag of another image of the target, or with an impossible date, and
+    Unchecked for other names, which are possibly custom tags.
     """
     arches = expected.arches(digest)
     if not arches:
@@ -85,12 +87,12 @@ def name(tag: str, digest: Digest, expected: Expected, today: datetime.date) -> 
         raise Failed(message)
     if day is None:
         message = (
-            f"{tag} is not a tag that imgbuild pushes for {expected.target}, the target of this"
-            " image: check that you expect this target"
+            f"{tag} is not a tag that imgbuild pushes for {expected.target}; check that this is "
+            "the expected target"
         )
         raise Unchecked(message)
     if not expected.as_of <= day.isoformat() <= last.isoformat():
-        message = f"{tag}: not a possible push date (expected {expected.as_of} to {today})"
+        message = f"{tag}: impossible push date (expected {expected.as_of} to {today})"
         raise Failed(message)
     return f"{tag} is the tag of {expected.target} for {', '.join(arches)}, pushed on {day}"
 
@@ -101,9 +103,9 @@ def statements(
     about: str,
     key: PublicKey | None,
 ) -> list[AttachedStatement]:
-    """The statements of type `about` attached to an image; those signed by the key come first.
+    """The statements of type `about` attached to an image, with those signed by the key first.
 
-    Statements in `plain` are attached without a signature; the others are in signed envelopes.
+    Statements in `plain` have no signature, and others are in signed envelopes.
     """
     target_digests = [
         AttachedStatement(
@@ -123,7 +125,7 @@ def kind(statement: AttachedStatement) -> str:
 def signed_statements(
     attached_statements: Sequence[AttachedStatement], key: PublicKey | None
 ) -> Sequence[AttachedStatement]:
-    """With a key, the signed `attached_statements`, else all. Lacking if there are none."""
+    """With a key, the signed `attached_statements`, else all. Raises Lacking if there are none."""
     if not attached_statements:
         raise Lacking(NONE)
     if key is None:
@@ -142,7 +144,7 @@ def provenances(
     key: PublicKey | None,
     builder: str | None,
 ) -> str:
-    """Check that statements attest that the image `digest` was built from the lock `lock`."""
+    """Check that statements attest that the image `digest` was built from `lock`."""
     counting = signed_statements(attached_statements, key)
     for statement in attached_statements:
         if digest not in _statement(statement).digests:
@@ -160,7 +162,7 @@ def provenances(
 
 
 def names(statement: AttachedStatement, digest: Digest, lock: Sha256) -> bool:
-    """Whether a statement attests that the image `digest` was built from the lock `lock`."""
+    """Whether a statement attests that the image `digest` was built from `lock`."""
     return digest in _statement(statement).digests and not _fault(statement, lock, None)
 
 
@@ -171,11 +173,11 @@ def document(
     attached_statements: Sequence[AttachedStatement],
     key: PublicKey | None,
 ) -> str:
-    """Check that an attached SBOM, and a statement of it, is one of `expected_documents`.
+    """Check that an attached SBOM and its statement are in `expected_documents`.
 
-    The documents are generated from the lock; there are several if it was attached with
-    different package records. Other attached SBOMs, of an earlier push or another author, are
-    listed in the result. Unchecked if one signed by the key differs: another version of
+    The documents are generated from the lock. There are several if the lock was attached with
+    different package records. Other attached SBOMs, for example of an earlier push, are listed in
+    the result. Raises Unchecked if an SBOM signed by the key differs, because another version of
     imgbuild generated it.
     """
     if not attached and not attached_statements:
@@ -221,10 +223,10 @@ def vex_document(
     attached_statements: Sequence[AttachedStatement],
     key: PublicKey | None,
 ) -> str:
-    """Author, date and statuses of the newest OpenVEX document about the image `digest`.
+    """Describe the author, date and statuses of the newest OpenVEX document on an image.
 
-    With a key, only documents signed by it count; Unchecked if there are none, since an image
-    needs none.
+    With a key, only documents signed by it are used. Raises Unchecked if there are none, because
+    they are optional.
     """
     counting = [statement for statement in attached_statements if statement.signed or key is None]
     documents = [] if key else list(attached)
@@ -246,7 +248,7 @@ def vex_document(
 
 
 def _json(data: bytes) -> object:
-    """`data` decoded as JSON; `data` itself if it is invalid."""
+    """Decode `data` as JSON, or return `data` if it is invalid."""
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError:
@@ -256,7 +258,7 @@ def _json(data: bytes) -> object:
 def _fault(statement: AttachedStatement, lock: Sha256, builder: str | None) -> str:
     basis = provenance.basis(statement.payload)
     if basis is None:
-        return f"{statement.place} is not provenance of the build type {provenance.BUILD_TYPE}"
+        return f"{statement.place} is not a provenance with the build type {provenance.BUILD_TYPE}"
     if basis.lock != lock:
         return f"{statement.place} refers to the lock {basis.lock}; expected {lock}"
     if builder is not None and basis.builder != builder:

@@ -1,4 +1,4 @@
-"""The lock with which an image is compared: one from the project, or an attached one."""
+"""Selects the lock to compare an image with, from the project or from attachments."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ LOCK = bundle.LOCK
 
 
 class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock with its bundle, the sha256 of its file, and its place for messages.
+    """A lock with its bundle, the sha256 of its file, and its place in messages.
 
-    Folders of wheels in it are relative to `root`. `project` is its checkout, None for a lock
-    without a project.
+    Folders of wheels are relative to `root`. `project` is the checkout, or None for a lock without
+    a project.
     """
 
     lock_bundle: LockBundle
@@ -41,7 +41,10 @@ class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_project(project: Project, target: str) -> ExpectedLock:
-    """The lock of `target` in a project; LockStale if the lock or its digests are missing."""
+    """The lock of `target` in a project.
+
+    Raises LockStale if the lock or its digests are missing.
+    """
     lock = lock_file.read_lock(project.images, target)
     target_digests = image_digests.read_digests(project.images, lock)
     path = lock_file.lock_path(project.images, target)
@@ -50,10 +53,10 @@ def of_project(project: Project, target: str) -> ExpectedLock:
 
 
 def of_folder(path: Path) -> ExpectedLock:
-    """The lock in the file or folder `path`, with adjacent files, as written by `oras pull`.
+    """Read the lock in the file or folder `path`, with adjacent files, as written by `oras pull`.
 
-    For the folder of a project's target, the lock of that target. InputError if there is no
-    lock, or `path` is a file with another name.
+    If `path` is the folder of a project's target, this is the lock of the target. Raises InputError
+    if there is no lock, or `path` is a file with another name.
     """
     folder = path if path.is_dir() else path.parent
     if not (folder / LOCK).is_file() or (path != folder and path.name != LOCK):
@@ -68,14 +71,14 @@ def of_folder(path: Path) -> ExpectedLock:
 
 
 class AttachedLocks(msgspec.Struct, frozen=True, kw_only=True):
-    """The locks attached to an image: those of this image, and descriptions of the others."""
+    """The locks attached to an image: locks of this image, and descriptions of other locks."""
 
     right: tuple[ExpectedLock, ...] = ()
     wrong: tuple[str, ...] = ()
 
 
 def attached_locks(client: Client, repository: Repository, digest: Digest) -> AttachedLocks:
-    """Every lock attached to the image `digest`, including invalid ones and other images'."""
+    """Read all locks attached to the image `digest`, including invalid and foreign ones."""
     right, wrong = [], []
     for artifact in artifact_store.find(client, repository, digest, bundle.ARTIFACT_TYPE):
         place = f"the attached lock {artifact.descriptor.digest}"
@@ -99,10 +102,10 @@ def choose(
     attached: AttachedLocks,
     is_trusted: Callable[[ExpectedLock], bool],
 ) -> tuple[ExpectedLock, str]:
-    """The lock to compare an image with, and the detail of its check.
+    """Select the lock to compare an image with, and describe the result of the check.
 
-    `local_lock` if given, else the first attached one that is trusted, else the first. Failed if
-    all attached ones are invalid, Lacking if there is none.
+    The lock is `local_lock` if given, else the first trusted attached lock, else the first attached
+    lock. Raises Failed if all attached locks are invalid, and Lacking if there are none.
     """
     if attached.wrong and not attached.right:
         raise Failed("; ".join(attached.wrong))
@@ -112,7 +115,7 @@ def choose(
         also = ", and attached" if same else "; another lock is attached" if attached.right else ""
         return local_lock, f"{local_lock.place}{also}{more}"
     if not attached.right:
-        message = "none is attached; pass one with --target or --lock"
+        message = "no lock is attached; specify a lock with --target or --lock"
         raise Lacking(message)
     chosen = next(filter(is_trusted, attached.right), attached.right[0])
     return chosen, f"{chosen.place}, consistent with its digests{more}"

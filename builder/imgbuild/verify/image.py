@@ -25,9 +25,9 @@ NO_LAYERS = "no readable manifest lists a layer"
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """The contents of a lock's image: digest, and documents and layers by architecture.
+    """The expected image of a lock: digest, and documents and layers by architecture.
 
-    `as_of` is the cut-off day of the lock (YYYY-MM-DD): no image of it is older.
+    `as_of` is the cut-off day of the lock (YYYY-MM-DD). No image of the lock is older.
     """
 
     target: str
@@ -41,14 +41,14 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
         return digest_of(self.documents[arch].manifest)
 
     def arches(self, digest: Digest) -> tuple[Arch, ...]:
-        """The architectures of the image `digest`; empty if it does not belong to this lock."""
+        """The architectures of the image `digest`. Empty if it does not belong to this lock."""
         if digest == self.digest:
             return tuple(self.documents)
         return tuple(arch for arch in self.documents if self.manifest(arch) == digest)
 
 
 def expected(lock: Lock, target_digests: TargetDigests) -> Expected:
-    """The expected contents of the image of `lock`; `target_digests` has its layers' digests."""
+    """The expected image of `lock`. `target_digests` has the digests of layers."""
     records = image_digests.layer_records(target_digests)
     documents = {
         arch: image_digests.documents(plan(lock, arch), records, item.floors)
@@ -65,7 +65,7 @@ def expected(lock: Lock, target_digests: TargetDigests) -> Expected:
 
 
 def check(place: ImageSource, expected: Expected, checklist: Checklist, *, whole: bool) -> None:
-    """Check documents and layers of the image at `place`; with `whole`, every byte of a layer."""
+    """Check documents and layers of the image at `place`. With `whole`, layers are hashed."""
     checklist.run("image", partial(_named, place.top.digest, expected))
     layers: list[tuple[Descriptor, Digest | None]] = []
     for descriptor in checklist.read("index", partial(image.manifests, place)) or ():
@@ -81,7 +81,7 @@ def check(place: ImageSource, expected: Expected, checklist: Checklist, *, whole
 
 
 def check_alone(place: ImageSource, checklist: Checklist) -> None:
-    """Check every byte of the image at `place` against its own digests, without a lock."""
+    """Check the image at `place` against the digests in its documents, without a lock."""
     layers: list[tuple[Descriptor, Digest | None]] = []
     for descriptor in checklist.read("index", partial(image.manifests, place)) or ():
         layers += checklist.read("manifest", partial(_contents, place, descriptor)) or ()
@@ -89,7 +89,7 @@ def check_alone(place: ImageSource, checklist: Checklist) -> None:
 
 
 def _contents(place: ImageSource, descriptor: Descriptor) -> list[tuple[Descriptor, Digest | None]]:
-    """The layers of a manifest with their diff ids; None for BuildKit's attestations."""
+    """The layers of a manifest with diff IDs. None for attestations of BuildKit."""
     manifest = image.manifest(place, descriptor)
     if descriptor.platform.get("os") == image.NO_PLATFORM:
         return [(layer, None) for layer in manifest.layers]
@@ -104,9 +104,9 @@ def _check_layers(
     *,
     whole: bool,
 ) -> None:
-    """Check that `layers` exist at `place`, each once even if several manifests list it.
+    """Check that the distinct `layers` exist at `place`.
 
-    With a diff id, the content of a layer is compared with it.
+    If a diff ID is known, the content of the layer is checked against it.
     """
     each = tuple(
         {(layer.digest, layer.size, diff): (layer, diff) for layer, diff in layers}.values()

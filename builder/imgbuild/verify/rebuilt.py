@@ -1,8 +1,7 @@
-"""Verifies an image by building its lock again and comparing digests.
+"""Verifies an image by rebuilding it from the lock and comparing digests.
 
-Inputs come from the cache or are downloaded by the lock's hashes; every layer is rebuilt and none
-is taken from the verified image. Only the layers of a registry base cannot be rebuilt: they are
-downloaded by digest.
+Inputs are read from the cache, or downloaded and verified by hash. All layers are rebuilt, except
+the layers of a registry base, which are downloaded by digest.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from imgbuild.verify.expected_lock import ExpectedLock
 def rebuild(
     expected: ExpectedLock, arches: Sequence[Arch], *, processes: int, offline: bool
 ) -> str:
-    """Rebuild the image on `arches`; IntegrityError or Failed if the image differs."""
+    """Rebuild the image for `arches`. Raises IntegrityError or Failed if the image differs."""
     origin = RebuildOrigin(
         lock_bundle=expected.lock_bundle,
         arches=tuple(arches),
@@ -34,13 +33,15 @@ def rebuild(
     for arch in arches:
         manifest = expected.contents.manifest(arch)
         if built.arch[arch] != manifest:
-            message = f"{arch}: {built.arch[arch]} was built; digests.json has {manifest}"
+            message = (
+                f"{arch}: the rebuilt digest is {built.arch[arch]}, but digests.json has {manifest}"
+            )
             raise Failed(message)
     return f"{_layers(expected, arches)} for {', '.join(arches)}: {built.digest}"
 
 
 def _layers(expected: ExpectedLock, arches: Sequence[Arch]) -> str:
-    """The number of rebuilt layers, and of layers of a base that were downloaded."""
+    """The numbers of rebuilt layers, and of downloaded layers of a base."""
     layers = {
         layer.id: isinstance(layer.recipe, RegistryRecipe)
         for arch in arches

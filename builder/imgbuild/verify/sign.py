@@ -1,7 +1,7 @@
 """Signs an image that is already in a registry, after verifying it.
 
-Attached documents are never signed: anyone with write access to the registry could have attached a
-false builder or commit.
+Attached documents are never signed, because anyone with write access to the registry could have
+attached them.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from imgbuild.verify.verify import VerifyOptions, verify
 def sign(
     client: Client, reference: Reference, key: PrivateKey | None, signer_lock: ExpectedLock | None
 ) -> tuple[Signed, ...]:
-    """Verify the image, and sign it with `key`, or by cosign without one.
+    """Verify the image, and sign it with `key`, or with cosign if there is no key.
 
-    With `signer_lock`, the signer's lock, provenance and SBOMs are generated here and signed
-    too, regardless of attached ones. Without it only the digest is signed.
+    With `signer_lock`, the signer's lock, provenance and SBOMs are generated and signed, too.
+    Otherwise, only the digest is signed.
     """
     place = InRegistry(client, reference)
     if signer_lock is None:
         _refuse(place, verify(place, VerifyOptions(), client.reporter).checks)
         client.reporter.warn(
-            f"{reference}: only its digest is signed, because anyone could have attached the other"
-            " documents; to sign provenance and SBOMs too, pass your own lock with --target or"
-            " --lock"
+            f"{reference}: only the digest is signed, because anyone could have attached the "
+            "other documents; to sign provenance and SBOMs too, specify your lock with --target "
+            "or --lock"
         )
         descriptors = {
             descriptor.digest: descriptor for descriptor in (place.top, *manifests(place))
@@ -62,14 +62,14 @@ def sign(
 
 
 def _circumstances(signer_lock: ExpectedLock) -> BuildDetails:
-    """Commit and builder of the lock's checkout; for a lock alone, little more than its digest."""
+    """The commit and builder of the lock's checkout. Without a checkout, mainly the digest."""
     if signer_lock.project is None:
         return provenance.details_of_lock(signer_lock.sha256)
     return provenance.circumstances(signer_lock.project, signer_lock.contents.target)
 
 
 def _signing_function(place: InRegistry, key: PrivateKey | None) -> Sign:
-    """The function that signs one image: with `key`, or by cosign without one."""
+    """The function that signs an image, with `key`, or with cosign."""
 
     def _sign(subject: Descriptor, payloads: Sequence[bytes]) -> Signed:
         if key is None:
@@ -86,4 +86,6 @@ def _refuse(place: InRegistry, checks: Sequence[ImageCheck]) -> None:
             f"\n  {failure.name} {failure.arch or ''}: {failure.detail}" for failure in wrong
         )
         message = f"{place.name} is not signed because verification failed:{lines}"
-        raise IntegrityError(message, hint="push it again; imgbuild verify shows the details")
+        raise IntegrityError(
+            message, hint="push the image again; to show details, run imgbuild verify"
+        )

@@ -1,4 +1,4 @@
-"""`imgbuild verify`: the order of all checks of an image, and their outcome."""
+"""Runs all checks of an image for `imgbuild verify`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from imgbuild.verify.claims import AttachedStatement
 from imgbuild.verify.expected_lock import ExpectedLock
 
 LAYOUT = "a layout has no signatures; verify the image in a registry"
-NO_LOCK = "there is no lock to compare the image with"
+NO_LOCK = "no lock to compare the image with"
 
 Rebuild = Callable[[ExpectedLock, Sequence[Arch]], str]
 
 
 class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a verification: `whole` reads all layers, `rebuild` rebuilds them."""
+    """Options for a verification. `whole` hashes all layers, and `rebuild` rebuilds them."""
 
     key: PublicKey | None = None
     own: ExpectedLock | None = None
@@ -42,7 +42,7 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def options_by_check(self) -> dict[str, str]:
-        """The option that requires a check, by the check's name; "" if there is none."""
+        """The options that require checks, by name of check."""
         key = "--key" if self.key else ""
         return {
             "signature": key,
@@ -54,7 +54,7 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SbomFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """An SBOM format: its name, media type, and the predicate type of its statements."""
+    """An SBOM format: name, media type, and predicate type of statements."""
 
     name: str
     media_type: str
@@ -62,7 +62,7 @@ class SbomFormat(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The name of the check of this format."""
+        """The name of the check for this format."""
         return f"SBOM {self.name}"
 
 
@@ -82,9 +82,9 @@ def verify(place: ImageSource, options: VerifyOptions, reporter: Reporter = SILE
 
 
 class Verification:
-    """The checks of one image; attached documents are read once.
+    """The checks of an image. Attached documents are read once.
 
-    After `run`, `held` is the lock with which the image was compared, None if there was none.
+    After `run`, `held` is the lock that the image was compared with, or None.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Verification:
         checklist.run("rebuild", again, option=options_by_check["rebuild"])
 
     def _run_without_lock(self) -> None:
-        """Run the checks that need no lock; the others are recorded as not done."""
+        """Run the checks that need no lock, and record other checks as not done."""
         options_by_check = self.wanted.options_by_check
         self.checklist.run("image", _no_lock)
         if self.wanted.whole:
@@ -151,7 +151,7 @@ class Verification:
             self.checklist.run(name, _no_lock, option=options_by_check[name])
 
     def beside(self, digest: Digest) -> AttachedSignatures:
-        """The signatures attached to an image; a layout has none."""
+        """The signatures attached to an image. Empty for a layout."""
         if self.remote is None:
             return AttachedSignatures(signatures=(), damaged=())
         if digest not in self._signatures:
@@ -160,7 +160,7 @@ class Verification:
         return self._signatures[digest]
 
     def attached(self, digest: Digest, artifact_type: str) -> list[tuple[str, bytes]]:
-        """The documents of a type attached to an image, each with a description of its place."""
+        """The documents of a type attached to an image, with descriptions of their places."""
         if self.remote is None:
             return []
         matches = artifact_store.find(
@@ -180,7 +180,7 @@ class Verification:
         return claims.signature(digest, self.beside(digest), self.wanted.key)
 
     def lock(self) -> tuple[ExpectedLock, str]:
-        """The lock to compare the image with, and the detail of its check."""
+        """Select the lock to compare the image with, and describe the result of the check."""
         if self.remote is not None:
             digest = self.place.top.digest
             self._locks = expected_lock.attached_locks(
@@ -189,16 +189,16 @@ class Verification:
         return expected_lock.choose(self.wanted.own, self._locks, self.is_trusted)
 
     def _attached_versions(self, expected: ExpectedLock) -> list[ExpectedLock]:
-        """The attached copies of the lock, one per push, or only the lock if it is not attached.
+        """The attached copies of the lock, or only the lock if it is not attached.
 
-        The package records in its bundle may change while the image stays the same.
+        The package records in the bundle can change without a change of the image.
         """
         if self.wanted.own is not None:
             return [expected]
         return [candidate for candidate in self._locks.right if candidate.sha256 == expected.sha256]
 
     def statements(self, digest: Digest) -> list[AttachedStatement]:
-        """Every provenance attached to an image."""
+        """All provenance statements attached to an image."""
         plain = [
             AttachedStatement(place=name, payload=data, signed=False)
             for name, data in self.attached(digest, in_toto.PAYLOAD_TYPE)
@@ -222,7 +222,7 @@ class Verification:
             self.checklist.run("VEX", work, arch)
 
     def is_trusted(self, expected: ExpectedLock) -> bool:
-        """Whether a provenance signed by the key lists a lock."""
+        """Whether a provenance that is signed by the key lists a lock."""
         digest = self.place.top.digest
         return any(
             statement.signed and claims.names(statement, digest, expected.sha256)
@@ -230,7 +230,7 @@ class Verification:
         )
 
     def trusted(self, expected: ExpectedLock, text: str) -> str:
-        """Check that the lock is the user's, or listed in a provenance signed by the key."""
+        """Check that the lock is from the user, or listed in a provenance signed by the key."""
         if self.wanted.own is not None:
             return text
         if self.wanted.key is None:
@@ -251,7 +251,7 @@ class Verification:
         )
 
     def sbom(self, expected: ExpectedLock, kind: SbomFormat, arch: Arch) -> str:
-        """Check that the SBOMs of one format and architecture match the lock."""
+        """Check that the SBOMs in a format for an architecture match the lock."""
         if self.remote is None:
             raise Lacking(LAYOUT)
         digest = expected.contents.manifest(arch)
@@ -269,7 +269,7 @@ class Verification:
     def rebuild(self, expected: ExpectedLock, *, trusted: bool) -> str:
         """Check that rebuilding the lock yields the image.
 
-        A build runs code of the packages in the lock, so a rejected lock is not built.
+        A rejected lock is not built, because a build runs code of the packages.
         """
         if self.wanted.rebuild is None:
             message = "--rebuild rebuilds every layer from the lock and compares digests"

@@ -121,7 +121,7 @@ def test_folders_writable_by_others_are_made_private(store, tmp_path, warnings, 
     with again.partial(sha256(b"x"), stop=lambda: False):
         assert (store.root / name).stat().st_mode & 0o777 == 0o755
     assert len(warnings.messages) == (not name)
-    assert all("was writable by other users" in each for each in warnings.messages)
+    assert all("removed the write permission of other users" in each for each in warnings.messages)
 
 
 def test_cache_is_private_with_permissive_umask(tmp_path, warnings):

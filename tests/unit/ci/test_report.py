@@ -128,7 +128,7 @@ def test_nightly_report_requires_published_images(sample, command):
         (("jobs", TARGET, "--shard", "3/2"), "--shard 3/2: not a valid shard"),
         (
             ("script", f"{TARGET}@moon", "--no-push", "--no-gpu"),
-            f"{TARGET} has no job {TARGET}@moon; its jobs are",
+            f"{TARGET} has no job {TARGET}@moon; specify one of:",
         ),
         (("script", TARGET, "--no-push", "--keyless"), "--no-push cannot be combined"),
         (

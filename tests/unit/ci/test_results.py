@@ -64,7 +64,7 @@ def test_log_is_named_without_command_output(tmp_path, answer):
 def test_signal_that_ended_a_step_is_named(tmp_path):
     first_error = error(tmp_path, "", 137)
     assert first_error == FirstError(
-        error="killed by signal 9", hint="the machine may have run out of memory"
+        error="killed by signal 9", hint="check whether the machine ran out of memory"
     )
 
 
@@ -90,4 +90,4 @@ def test_first_audit_error_is_the_first_error(tmp_path):
 def test_counted_vulnerabilities_are_the_first_error(tmp_path):
     reports = [{"target": "t", "arch": "arm64", "counted": ["vllm/CVE-1", "glibc/CVE-2"]}]
     message = "arm64: known vulnerabilities: vllm/CVE-1, glibc/CVE-2"
-    assert error(tmp_path, reports) == FirstError(error=message, hint="imgbuild cves t")
+    assert error(tmp_path, reports) == FirstError(error=message, hint="run imgbuild cves t")

@@ -54,7 +54,7 @@ def test_additions_are_written_and_removed(imgbuild: Command) -> None:
         (["add", "nosuch", "peft==9"], 8, "nosuch: the index has no such package"),
         (["add", "torch==9"], 8, "torch==9: small has torch 2.6.0, which cannot be changed"),
         (["add", "peft", "--target", "other"], 3, "no target matches other"),
-        (["add", "peft", "-t", "a", "-t", "b"], 2, "one target is expected, not a and b"),
+        (["add", "peft", "-t", "a", "-t", "b"], 2, "only one target can be specified, not a and b"),
         (["remove", "peft"], 2, "peft is not an addition of targets.ours"),
     ],
 )

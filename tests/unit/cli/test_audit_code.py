@@ -277,7 +277,7 @@ def test_code_that_imports_an_unread_module_has_an_unknown_result(
     imgbuild("audit", TARGET, "--code", "other.py")
     unknown = imgbuild(*words)
     assert unknown.stdout == f"{TARGET}  unknown: trl was not read\n"
-    hint = f"to read the packages of a target: imgbuild audit {TARGET} --code grpo.py"
+    hint = f"to check such a target, run: imgbuild audit {TARGET} --code grpo.py"
     assert hint in " ".join(unknown.stderr.split())
     [fit] = json.loads(imgbuild(*words, "--json").stdout)
     assert (fit["state"], fit["unread"]) == ("unknown", ["trl"])

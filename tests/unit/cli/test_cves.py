@@ -118,12 +118,12 @@ def test_expired_entries_count_again_and_unused_ones_are_reported(
     done = imgbuild("cves", TARGET)
     assert done.status == AuditFailed.exit_code
     assert "1 critical, 2 high" in done.stdout
-    assert "warning: accept_cves: CVE-2025-48956 was accepted until 2020-01-31" in done.stdout
+    assert "warning: accept_cves: the entry for CVE-2025-48956 expired on 2020-01-31" in done.stdout
     other = ACCEPTED.format(day="2999-12-31", torch="CVE-1999-0001")
     advisories.project(folder, other)
     done = imgbuild("cves", TARGET)
     assert done.status == AuditFailed.exit_code
-    assert "warning: accept_cves: no package has CVE-1999-0001" in done.stdout
+    assert "warning: accept_cves: no package is affected by CVE-1999-0001" in done.stdout
 
 
 @pytest.mark.usefixtures("site")
@@ -144,7 +144,7 @@ def test_vulnerabilities_can_be_accepted_for_the_whole_matrix(
     assert "warning" not in done.stdout
     # No image depends on what is accepted.
     assert lock_file.stale(lock, load(path)) == before
-    assert "accept_cves: no package has CVE-1999-0001" in imgbuild("cves", "--all").stdout
+    assert "accept_cves: no package is affected by CVE-1999-0001" in imgbuild("cves", "--all").stdout
 
 
 def test_accepted_and_cached_vulnerabilities_are_listed_without_the_server(
@@ -158,8 +158,8 @@ def test_accepted_and_cached_vulnerabilities_are_listed_without_the_server(
     assert f"{TARGET} x86_64: not checked (4 packages)" in text
     assert "accepted until 2999-12-31, not checked: CVE-2025-48956: only we send requests" in text
     assert "critical" not in text
-    assert "no package has" not in text
-    assert "the result is incomplete, because there is no data about 4 packages" in done.stderr
+    assert "no package is affected" not in text
+    assert "the result is incomplete, because data is missing for 4 packages" in done.stderr
     assert "--sbom cyclonedx > FILE.cdx.json; grype sbom:FILE.cdx.json" in done.stderr
     assert "--offline is set" in done.stderr
     [report] = json.loads(imgbuild(*words[:3], "--json").stdout)

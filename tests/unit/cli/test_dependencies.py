@@ -32,7 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_target_before_package_is_refused_with_hint(imgbuild: Command) -> None:
     done = imgbuild("why", TARGET, "torch")
     assert (done.status, done.stdout) == (2, "")
-    assert f"hint: imgbuild why torch {TARGET}\n" in done.stderr
+    assert f"hint: run imgbuild why torch {TARGET}\n" in done.stderr
 
 
 @pytest.mark.usefixtures("project")
@@ -49,7 +49,7 @@ def test_why_lists_the_dependents_of_a_package(imgbuild: Command) -> None:
         "all of these together: >=2.5,==2.6.0",
         "newer in the matrix: 2.11.0 in cu130-vllm",
     ]
-    assert layer == "layer 5, group-3, with 1 other package: another version of torch alone changes"
+    assert layer == "layer 5, group-3, with 1 other package: another version of torch changes only"
     (explanation,) = json.loads(imgbuild("why", "Torch", TARGET, "--json").stdout)
     assert [dependent["package"] for dependent in explanation["dependents"]] == ["trl", "vllm"]
     digests = json.loads(Path("images", TARGET, "digests.json").read_text())
@@ -79,7 +79,7 @@ def test_pin_is_shown_with_bounds_and_requirements(imgbuild: Command, project: P
     matrix.write_text(text[:place] + note + text[place:])
     lines = [" ".join(line.split()) for line in imgbuild("why", "vllm", TARGET).stdout.splitlines()]
     assert "without the pin: any version" in lines
-    assert "exact versions that it requires: torch==2.6.0" in lines
+    assert "required exact versions: torch==2.6.0" in lines
     assert "note: vLLM is the newest for torch 2.6" in lines
     assert f"refused: vllm 0.9.2 in {TARGET}: no" in lines
     (reason,) = json.loads(imgbuild("why", "vllm", TARGET, "--json").stdout)
@@ -116,7 +116,7 @@ def test_tree_and_inverted_tree_are_printed(imgbuild: Command) -> None:
 @pytest.mark.usefixtures("project")
 def test_impossible_requests_are_refused(imgbuild: Command) -> None:
     done = imgbuild("tree", TARGET, "--invert")
-    assert (done.status, "--invert needs PACKAGE" in done.stderr) == (InputError.exit_code, True)
+    assert (done.status, "--invert requires PACKAGE" in done.stderr) == (InputError.exit_code, True)
     done = imgbuild("why", "toch", TARGET)
     assert (done.status, "did you mean torch?" in done.stderr) == (InputError.exit_code, True)
     done = imgbuild("why", "torch", "nothing")
@@ -157,7 +157,7 @@ def test_requirements_that_block_a_missing_package_are_shown(imgbuild: Command) 
     assert (done.status, head) == (0, "verl is not in cu124-vllm0.8.5 (x86_64)")
     newest = "\n".join(lines).partition("verl 0.6.1")[0]
     assert "    needs transformers!=5.6.0,<5.11,>=5.5.3 (METADATA), not 4.51.3" in newest
-    assert "also needs codetiming, hydra-core" in newest
+    assert "also requires codetiming, hydra-core" in newest
     done = imgbuild("why", "verl", "cu130-vllm0.31.0", *matrix)
     assert "    needs trl<1.13.0 (code), not 1.16.0" in done.stdout
     assert imgbuild("why", "no-such-package", "cu124-vllm", *matrix).status == 2

@@ -78,7 +78,7 @@ def test_the_next_command_runs_the_only_script(imgbuild: Command) -> None:
     done = imgbuild("audit", "--code", "main.py")
     assert done.status == LockStale.exit_code
     text = " ".join(done.stderr.split())
-    assert "create a lock with: imgbuild lock project; without it" in text
+    assert "run imgbuild lock project; to audit" in text
     assert f"imgbuild audit {TARGET} --code PATH" in text
 
 
@@ -112,7 +112,7 @@ def test_unlocked_target_is_refused(imgbuild: Command, tmp_path: Path, select: s
     assert refused.status == 3
     assert unwrapped(refused.stderr).endswith(
         "error: cu124-vllm is not locked hint: in a clone of imgbuild, run: imgbuild lock"
-        " cu124-vllm; then here: imgbuild init --lock CLONE"
+        " cu124-vllm, then in this folder: imgbuild init --lock CLONE"
     )
     absent = imgbuild("init", "ours", "--lock", clone, "--extends", "absent")
     assert "no locked target absent" in unwrapped(absent.stderr)
@@ -215,7 +215,7 @@ def test_nightly_build_is_reported_as_such(imgbuild: Command, index: LocalIndex)
     require("torch\nvllm==0.8.6.dev31+g1234567\n")
     done = imgbuild("init")
     assert done.status == 8
-    assert "it is a nightly build; require its wheel by URL" in unwrapped(done.stderr)
+    assert "it is a nightly build; require the wheel by URL" in unwrapped(done.stderr)
 
 
 def test_pure_python_sdist_is_built(imgbuild: Command, index: LocalIndex) -> None:
@@ -350,11 +350,11 @@ def test_only_targets_for_the_described_machine_are_considered(
     ("options", "status", "message"),
     [
         (["--driver", "new"], 2, "--driver new: expected a version"),
-        (["--gpu", "RTX"], 2, "--gpu RTX: neither a compute capability nor the name of a GPU"),
+        (["--gpu", "RTX"], 2, "--gpu RTX: unknown GPU"),
         (["--cuda", "11.0"], 3, "no locked target for x86_64 has CUDA 11.0"),
-        (["--driver", "450"], 3, "no target runs on this machine: CUDA"),
+        (["--driver", "450"], 3, "no target can run on this machine: CUDA"),
         (["--target", "nosuch"], 3, "no locked target nosuch for x86_64"),
-        (["--target", "a", "--extends", "b"], 2, "select more than one target"),
+        (["--target", "a", "--extends", "b"], 2, "cannot be combined"),
         (["--from", "absent"], 2, "--from absent: no such file or folder"),
         (["--add", "=="], 2, "invalid requirement: '=='"),
         (["Name"], 2, "invalid name for an image: Name"),
@@ -400,7 +400,7 @@ def test_incompatible_python_is_reported_immediately(imgbuild: Command, index: L
     message = "the project requires Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
     assert message in unwrapped(done.stderr)
     unlocked = (
-        "cu130-vllm0.33.0-py312 has Python 3.12, and is not locked. In a clone of imgbuild:"
+        "cu130-vllm0.33.0-py312 has Python 3.12, and is not locked; in a clone of imgbuild, run:"
         " imgbuild lock cu130-vllm0.33.0-py312 (docs/howto/python-version.md)"
     )
     assert unlocked in unwrapped(done.stderr)
@@ -485,7 +485,7 @@ def test_conda_package_missing_on_index_is_excluded(imgbuild: Command) -> None:
     )
     done = imgbuild("init")
     assert done.status == 0, done.stderr
-    assert row()["exclude"] == {"some-tool": "a conda package that is not on the index"}
+    assert row()["exclude"] == {"some-tool": "a conda package that is missing on the index"}
     require("dependencies:\n  - pytorch=2.6.0\n  - pip:\n    - some-tool\n", "environment.yml")
     Path("matrix.yaml").unlink()
     assert "some-tool: the index has no such package" in imgbuild("init").stderr
@@ -495,7 +495,7 @@ def test_conda_package_missing_on_index_is_excluded(imgbuild: Command) -> None:
     ("option", "value", "message"),
     [
         ("--driver", "٥٣٥", "expected a version"),
-        ("--gpu", "٩.0", "neither a compute capability"),
+        ("--gpu", "٩.0", "unknown GPU"),
         ("--cuda", "١٢.٤", "expected a CUDA release with two numbers"),
         ("--from", "~nouser/requirements.txt", "no such file or folder"),
     ],

@@ -69,7 +69,7 @@ def test_pins_that_block_each_other_are_reported(imgbuild: Command) -> None:
     assert packages["arm"]["reasons"] == ["no wheel for x86_64 with Python 3.11"]
     assert (
         packages["old"]["error"]
-        == "no version that it allows has a wheel for this Python and machine"
+        == "no allowed version has a wheel for this Python and machine"
     )
     assert packages["nosuch"]["error"] == "the index has no such package"
     assert rows(imgbuild, "-r", "requirements.txt", "--arch", "arm64")["arm"]["takes"] == "2.0"

@@ -61,8 +61,8 @@ def test_use_command_writes_the_project_setting(sample, command):
         (["use"], "a repository or --off is required"),
         (["use", PLACE, "--off"], "a repository or --off is required"),
         (["use", "team/inputs:tag"], "team/inputs:tag"),
-        (["push", TARGET], "no mirror is specified or configured"),
-        (["status", TARGET, "a.example/b", "b.example/c"], "one repository is expected"),
+        (["push", TARGET], "no mirror is configured"),
+        (["status", TARGET, "a.example/b", "b.example/c"], "only one repository can be specified"),
     ],
 )
 def test_an_invalid_command_line_is_refused(sample, command, words, message):

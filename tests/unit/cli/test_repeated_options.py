@@ -95,7 +95,7 @@ def test_error_names_both_values_and_the_remedy(
     done = imgbuild("audit", "--environment", "A", "--environment=B")
     assert (done.status, done.stdout) == (2, "")
     assert "imgbuild audit: --environment accepts one value, not A and B" in done.stderr
-    assert "run the command once per value" in done.stderr
+    assert "run the command once for each value" in done.stderr
     done = imgbuild("build", "--help", "-o", "A", "-oB")
     assert done.status == 0  # help comes first
     done = imgbuild("build", "t", "-o", "A", "-oB", "--output", "C")

@@ -33,7 +33,7 @@ def command(
         (["torch", "--base", "alpine"], "no base alpine"),
         (["torch", "--name", "cu124-vllm"], "already has a target cu124-vllm"),
         (["torch", "--as-of", "yesterday"], "invalid date for --as-of"),
-        (["torch", "--arch", "sparc"], "is not an architecture"),
+        (["torch", "--arch", "sparc"], "is not a supported architecture"),
         (["torch", "--index", "torch=nowhere"], "no index nowhere"),
         (["torch", "--have", "torch>=2"], "an exact version"),
         (["torch", "--have", "torch==2.8.0+cu128", "--cuda", "12.6"], "a build for CUDA 12.8"),
@@ -88,7 +88,7 @@ def test_results_are_on_stdout_and_refusals_on_stderr(
         "",
         "# checked: metadata, imports, calls, support, rules",
         "# not checked: elf, cuda; imgbuild lock reads shared objects",
-        "# 2 packages on x86_64: --full lists them",
+        "# 2 packages on x86_64; to list them, add --full",
     ]
     assert resolve.resolution_lines(ANSWER, everything=True)[-4:] == [
         "",

@@ -76,7 +76,7 @@ def test_a_printed_command_without_gpus_is_reported(
     gpus: str | None, reported: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     RunOptions(gpus=gpus).request(IMAGE, ("true",), interactive=True, dry_run=True)
-    assert ("for a machine with GPUs add --gpus all" in capsys.readouterr().err) is reported
+    assert ("to request GPUs, add --gpus all" in capsys.readouterr().err) is reported
     container_request()
     assert "no GPU is visible" not in capsys.readouterr().err
 
@@ -118,7 +118,7 @@ def test_a_missing_hugging_face_cache_is_reported_once_a_day(
     assert [reported(), reported()] == [True, False]
     monkeypatch.setenv("HF_HOME", str(tmp_path / "other"))
     assert [reported(), reported()] == [True, False]
-    text = f"{tmp_path / 'other'} does not exist, so models that the command downloads are not kept"
+    text = f"{tmp_path / 'other'} does not exist, so models that the command downloads are lost when it ends"
     store = Store.open()
     assert store.fact(run.NOTICE, text) is not None
     store.put_fact(run.NOTICE, text, b"2026-01-01")  # another day

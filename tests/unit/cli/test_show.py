@@ -145,7 +145,7 @@ def test_guide_has_the_readme_and_catalogue_data(imgbuild: Command, sample: Samp
     ]
     image = sample.target_digests.arch[Arch.X86_64]
     assert sample.target_digests.digest in rest
-    assert f"- x86_64: {size_text(image.size)} are downloaded" in rest
+    assert f"- x86_64: {size_text(image.size)} to download" in rest
     assert "- x86_64: no test record for this digest" in rest
     (value,) = json.loads(imgbuild("show", TARGET, "--guide", "--json").stdout)
     assert value["page"]["digest"] == sample.target_digests.digest
@@ -312,7 +312,7 @@ def test_targets_that_passed_on_a_gpu_are_listed(
     assert has in names
     assert lacks not in names
     failed = imgbuild("list", "--tested", "H200", *matrix_options).stderr
-    assert "cu130-vllm0.20.2 (retired); the failures: imgbuild show TARGET --tests" in failed
+    assert "cu130-vllm0.20.2 (retired); to show the failures, run: imgbuild show TARGET --tests" in failed
     failed = imgbuild("list", "--tested", "H200", "--cuda", "12.6", *matrix_options).stderr
     assert "failed" not in failed
     done = imgbuild("list", "--tested", "RTX 4090", *matrix_options)
@@ -386,9 +386,9 @@ def test_empty_result_names_filters_and_nearest_target(imgbuild: Command) -> Non
     assert "no target matches --with verl --cuda 12.6" in done.stderr
     assert "nearest: the target cu" in done.stderr
     done = imgbuild("list", "--gpu", "agx orin", "--driver", "580", *matrix_options)
-    assert "reasons: imgbuild doctor --gpu 'agx orin' --driver 580" in done.stderr
+    assert "to show the reasons, run: imgbuild doctor --gpu 'agx orin' --driver 580" in done.stderr
     done = imgbuild("list", "--gpu", "V100", *matrix_options)
-    assert "GPU V100 has compute capability 7.0, images need at least 7.5" in done.stderr
+    assert "GPU V100 has compute capability 7.0, but images require at least 7.5" in done.stderr
     assert "at least" not in imgbuild("list", "--gpu", "A100", "--cuda", "11").stderr
     done = imgbuild("list", "--with", "flash_attn>=2", *matrix_options)
     assert "no image has flash-attn: it is published as source" in done.stderr

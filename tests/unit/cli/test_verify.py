@@ -94,7 +94,7 @@ def test_second_signing_writes_nothing(place, imgbuild, pair):
 def test_failures_are_reported_with_exit_status(place, imgbuild, pair):
     verification = imgbuild("verify", ref(place), "--key", pair[1])
     assert verification.status == 9
-    assert "it is not signed" in verification.stdout
+    assert "the image is not signed" in verification.stdout
     assert "failed verification: 7 failed" in verification.stderr
 
 
@@ -120,8 +120,8 @@ def test_only_the_digest_is_signed_without_a_local_lock(signed, place, imgbuild,
     if lock == "none":
         signed.remove(bundle.ARTIFACT_TYPE, signed.top)
     answer = imgbuild("sign", ref(place), "--sign-key", pair[0], "--json")
-    assert "only its digest is signed" in answer.stderr
-    assert "pass your own lock with --target" in answer.stderr
+    assert "only the digest is signed" in answer.stderr
+    assert "specify your lock with --target" in answer.stderr
     signed_images = json_of(answer)
     assert [image["statements"] for image in signed_images] == [[], [], []]
     verification = imgbuild("verify", ref(place), "--key", pair[1], "--json")
@@ -273,8 +273,8 @@ def test_deleted_attachments_do_not_pass(signed, place, imgbuild, pair):
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (("sign", "REF"), 2, "is required"),
-        (("sign", "REF", "--sign-key", "PRIVATE", "--keyless"), 2, "is required"),
+        (("sign", "REF"), 2, "specify either --sign-key"),
+        (("sign", "REF", "--sign-key", "PRIVATE", "--keyless"), 2, "specify either --sign-key"),
         (("sign", "REF", "--sign-key", "PUBLIC"), 2, "not a private key"),
         (("sign", "REF", "--keyless"), 6, "cosign is not installed"),
         (("verify", "REF", "--key", "PRIVATE"), 2, "is a private key"),

@@ -36,7 +36,7 @@ def output(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ('ERROR: no builder "farm" found', InputError, "docker buildx ls"),
         ("ERROR: OCI exporter is not supported for the docker driver", ToolMissing, "containerd"),
         ("ERROR: write /x: no space left on device", WorkFailed, "prune"),
-        ("ERROR: something new", WorkFailed, "to repeat: docker buildx bake"),
+        ("ERROR: something new", WorkFailed, "to run the build again: docker buildx bake"),
     ],
 )
 def test_buildx_failures_have_error_class_and_remedy(output, line, kind, hint):

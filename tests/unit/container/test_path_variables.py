@@ -103,7 +103,7 @@ def test_mount_hiding_image_folder_is_refused(path: str, monkeypatch: pytest.Mon
     variables = passed({"WANDB_DIR": path}, folders=folders)
     assert (variables.env, variables.mounts) == ({}, ())
     (message,) = variables.messages
-    assert "of the image; to pass it: " in message
+    assert "of the image; to pass it, add -v " in message
     assert message.endswith(f" -v {path}:/mnt/wandb_dir -e WANDB_DIR=/mnt/wandb_dir")
 
 
@@ -116,7 +116,7 @@ def test_path_in_another_mount_is_not_mounted_again(tmp_path: Path) -> None:
     assert passed(env, mounts=[instead]).env == env
     other = Mount(source=Path("/b"), target=str(tmp_path / "a"))
     (message,) = passed(env, mounts=[other]).messages
-    assert f"/b is mounted at {tmp_path}/a; to pass it: -v {tmp_path}/a/hub:/mnt/hf_hub" in message
+    assert f"/b is mounted at {tmp_path}/a; to pass it, add -v {tmp_path}/a/hub:/mnt/hf_hub" in message
     below = Mount(source=Path("/b"), target=f"{tmp_path}/a/hub/x")
     assert passed(env, mounts=[below]).mounts == ()
 
@@ -170,8 +170,8 @@ def test_path_outside_mounts_is_a_warning(tmp_path: Path) -> None:
     env = {"HF_HUB_CACHE": "/x/hub", "TRITON_CACHE_DIR": "/opt/venv/y", "OUT": "/z"}
     (warning,) = unmounted_paths(env, ["/workspace"])
     assert warning == (
-        "HF_HUB_CACHE=/x/hub: /x/hub of this machine is not mounted in the container; to mount it:"
-        " -v /x/hub:/x/hub"
+        "HF_HUB_CACHE=/x/hub: /x/hub of this machine is not mounted in the container; to mount it,"
+        " add -v /x/hub:/x/hub"
     )
     assert unmounted_paths(env, ["/x"]) == []
     assert unmounted_paths({"NCCL_DEBUG_FILE": "/x/nccl.%h"}, [], "--bind {0}")[0].endswith(

@@ -52,7 +52,7 @@ def test_setting_that_forbids_namespaces_is_named(tmp_path, name, forbidding, al
     path.write_text(f"{forbidding}\n")
     hint = sandbox._remedy(tmp_path)
     assert hint.startswith(f"{name} is {forbidding}: ")
-    assert f"sudo sysctl {name}={allowing})" in hint
+    assert f"sudo sysctl {name}={allowing}, or run as root" in hint
     path.write_text(f"{allowing}\n")
     assert sandbox._remedy(tmp_path) == sandbox.REMEDY
 

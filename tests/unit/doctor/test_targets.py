@@ -215,7 +215,7 @@ def test_old_glibc_applies_only_without_image() -> None:
     assert verdict(MACHINE, offered) == (True, "")
     fits, why = verdict(host(glibc="2.31"), offered)
     assert fits
-    assert "requirements-x86_64.txt) its wheels need glibc 2.34 or newer" in why
+    assert "requirements-x86_64.txt), the wheels require glibc 2.34 or newer" in why
     assert why.endswith("this machine has 2.31")
     assert verdict(host(glibc=""), offered) == (True, "")
 
@@ -282,7 +282,7 @@ def test_options_describe_another_machine() -> None:
     diagnosis = targets.diagnose(other, [CU124, CU130])
     assert diagnosis.best == "cu130-vllm"
     assert diagnosis.remarks == ("no driver is specified, so it is not compared",)
-    assert diagnosis.verdicts[-1].reasons == ("its image is for x86_64, but the machine is arm64",)
+    assert diagnosis.verdicts[-1].reasons == ("the image is for x86_64, but the machine is arm64",)
     with_driver = Host(arch=Arch.X86_64, driver="535", described=True)
     assert targets.diagnose(with_driver, [CU124]).remarks == (
         "no GPU is specified, so it is not compared",
@@ -330,7 +330,7 @@ def test_gpu_that_needs_ptx_compilation_is_reported() -> None:
 
 def test_other_architecture_without_an_image_is_reported() -> None:
     arm = host(arch=Arch.ARM64)
-    assert verdict(arm, CU124) == (False, "its image is for x86_64, but this machine is arm64")
+    assert verdict(arm, CU124) == (False, "the image is for x86_64, but this machine is arm64")
     assert verdict(arm, CU130)[0]
     assert not verdict(host(arch=None), CU130)[0]
 

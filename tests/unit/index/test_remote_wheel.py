@@ -44,7 +44,7 @@ def test_metadata_file_is_preferred_to_wheel(site, store):
 def test_metadata_file_must_match_index_hash(site, store):
     site.files[f"{NAME}.metadata"] = b"Name: demo\n"
     file = IndexFile(name=NAME, url=site.url(NAME), metadata=True, metadata_sha256="0" * 64)
-    with pytest.raises(IntegrityError, match="does not match its index"):
+    with pytest.raises(IntegrityError, match="does not match the index"):
         metadata(file, Http(attempts=1), store)
 
 

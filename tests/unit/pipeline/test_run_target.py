@@ -35,7 +35,7 @@ def test_missing_image_is_built(
     built_layout = run_target.built(session, target_image, ARCH)
     assert built_layout.image(ARCH).manifest.digest == sample.target_digests.arch[ARCH].manifest
     result = capsys.readouterr().err
-    assert f"{TARGET} is not built: building it, nothing to download" in result
+    assert f"building {TARGET}, which is not built; nothing to download" in result
     again = run_target.find(session, TARGET, None)
     assert again.layout == built_layout
     assert run_target.built(session, again, ARCH) == built_layout

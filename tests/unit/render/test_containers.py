@@ -202,7 +202,7 @@ def test_requested_settings_are_in_each_format() -> None:
         (kubernetes.job, {"command": ()}, "requires a command"),
         (kubernetes.jobset, {"command": ()}, "requires a command"),
         (kubernetes.rayjob, {"command": ()}, "requires a command"),
-        (skypilot.task, {}, "chooses machines by GPU"),
+        (skypilot.task, {}, "selects machines by GPU"),
         (skypilot.task, {"gpu": "H100", "gpus": "all", "shared": 1, "rdma": "a/b"}, "--shared"),
         (skypilot.task, {"gpu": "H100", "gpus": "0"}, "cannot be combined"),
     ],
@@ -215,7 +215,7 @@ def test_settings_that_a_format_cannot_express_are_refused(
 
 
 def test_dev_container_refuses_command_and_variables() -> None:
-    with pytest.raises(InputError, match="accepts no command"):
+    with pytest.raises(InputError, match="does not support a command"):
         compose.devcontainer(container())
     with pytest.raises(InputError, match="cannot contain"):
         compose.devcontainer(container(command=(), env=("A=${localEnv:HOME}",)))
@@ -260,5 +260,5 @@ def test_image_is_named_by_its_digest(imgbuild: Command, sample: Sample) -> None
     assert f"{TARGET}:latest" in local.stdout
     assert f"imgbuild load {TARGET}" in local.stderr
     other = imgbuild("render", TARGET, "--format", "requirements", "--", "true")
-    assert (other.status, "accepts no command" in other.stderr) == (2, True)
+    assert (other.status, "does not support a command" in other.stderr) == (2, True)
     assert imgbuild("render", TARGET, "--format", "kuberay", *place, "--", "x").status == 2

@@ -106,12 +106,12 @@ def test_dropped_files_are_removed_from_record():
 def test_dockerfile_requires_uv():
     matrix = render_sample.matrix()
     lock = render_sample.without(render_sample.lock(matrix), "uv")
-    with pytest.raises(InputError, match="small: a Dockerfile installs with uv"):
+    with pytest.raises(InputError, match="small: the Dockerfile requires uv"):
         dockerfile(lock, render_sample.digests_of(lock), matrix)
 
 
 def test_online_dockerfile_requires_a_registry():
-    with pytest.raises(InputError, match="its base debian-12 is not in a registry") as caught:
+    with pytest.raises(InputError, match="the base debian-12 is not in a registry") as caught:
         online.reference(value(), render_sample.lock(), None)
     assert "--registry" in (caught.value.hint or "")
 

@@ -344,7 +344,7 @@ def test_builder_differences_are_unique_and_have_reasons():
         ("- {path: /a, field: mode, reason: ' '}", "the reason is missing"),
         ("- {path: /a, field: mode, reason: x, because: y}", "because"),
         ("- {path: /a, field: mode, reason: x, like: that}", "like"),
-        ("a: [", "not a list of accepted differences"),
+        ("a: [", "not a valid list of accepted differences"),
     ],
 )
 def test_invalid_list_of_differences_is_refused(tmp_path, text, result):

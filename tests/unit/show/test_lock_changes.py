@@ -78,7 +78,7 @@ def test_packages_of_new_architecture_are_not_listed_as_new() -> None:
             {"settings": {**LOCK["settings"], "readme": "# x"}},
             "a README was added: /opt/imgbuild/README",
         ),
-        ({"as_of": "2026-02-01"}, "packages as of: 2026-01-01 → 2026-02-01"),
+        ({"as_of": "2026-02-01"}, "cut-off date of packages: 2026-01-01 → 2026-02-01"),
         (
             {"layers": {"groups": 5}},
             "packages are divided into layers differently (rules: groups)",

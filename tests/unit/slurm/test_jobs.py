@@ -149,10 +149,10 @@ def test_single_trainer_has_rank_and_gpu():
 @pytest.mark.parametrize("command", ["python", "python -u train.py", "python -c pass"])
 def test_python_options_with_accelerate_or_torchrun_are_refused(command):
     with pytest.raises(
-        InputError, match="accelerate starts Python itself; specify only the script"
+        InputError, match="accelerate starts Python; specify only the script"
     ):
         job_script(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
-    with pytest.raises(InputError, match="torchrun starts Python itself; specify only the script"):
+    with pytest.raises(InputError, match="torchrun starts Python; specify only the script"):
         job_script(ScriptKind.TORCHRUN, command=tuple(command.split()))
 
 
@@ -239,13 +239,13 @@ def test_driver_is_not_requested_without_gpus():
         (
             ScriptKind.TORCHRUN,
             {"command": ("torchrun", "train.py")},
-            "torchrun starts Python itself; specify only the script: -- train.py",
+            "torchrun starts Python; specify only the script: -- train.py",
         ),
-        (ScriptKind.TORCHRUN, {"model": "x"}, "--served-model and --job trl-server"),
+        (ScriptKind.TORCHRUN, {"model": "x"}, "--served-model requires --job trl-server"),
         (ScriptKind.RAY, {"command": ()}, "--job ray requires a command; add it after --"),
         (ScriptKind.VERL, {"allocation": with_(gpus=0)}, "--job verl requires GPUs"),
-        (ScriptKind.TRL_SERVER, {}, "--served-model and --job trl-server"),
-        (ScriptKind.RAY, {"model": "x"}, "--served-model and --job trl-server"),
+        (ScriptKind.TRL_SERVER, {}, "--served-model requires --job trl-server"),
+        (ScriptKind.RAY, {"model": "x"}, "--served-model requires --job trl-server"),
         (
             ScriptKind.TRL_SERVER,
             {"allocation": with_(nodes=1), "model": "x"},
@@ -283,7 +283,7 @@ def test_driver_is_not_requested_without_gpus():
         (
             ScriptKind.RAY,
             {"environment": (jobs.EnvVariable("RAY_ADDRESS", "x"),)},
-            "--env RAY_ADDRESS: --job ray sets it",
+            "--env RAY_ADDRESS: the variable is set by --job ray",
         ),
         (
             ScriptKind.RAY,
@@ -357,7 +357,7 @@ def test_env_variables_are_set_or_passed():
     with pytest.raises(InputError, match="not a valid variable name"):
         jobs.variables(["1A=b"])
     for word in ("UID=5", "SHELLOPTS", "SLURM_JOB_ID=1", "IMGBUILD_ENV_A=b"):
-        with pytest.raises(InputError, match="only the shell, Slurm or the job script"):
+        with pytest.raises(InputError, match="can only be set by the shell, Slurm or the job script"):
             jobs.variables([word])
 
 
@@ -370,7 +370,7 @@ def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
     for words, name in (((), f"build/{TARGET}.sif"), (("--pyxis", "a.sqsh"), "a.sqsh")):
         written = command("slurm", TARGET, *words, "--", "true")
         assert written.status == 0
-        assert f"{tmp_path}/{name} does not exist yet" in written.stderr
+        assert f"{tmp_path}/{name} does not exist" in written.stderr
         form = "squashfs" if words else "sif"
         made_with = f"imgbuild build {TARGET} --format {form} --output {tmp_path}/{name}"
         assert made_with in " ".join(written.stderr.split())
@@ -435,7 +435,7 @@ def test_sif_of_another_image_is_reported(tmp_path, monkeypatch, capsys):
     container.finish(sif, objects, Arch.X86_64, 0)
     done = command("slurm", TARGET, "--sif-file", str(sif), "--", "true")
     assert done.status == 0
-    assert "some.sif is not the image of the current lock" in done.stderr
+    assert "some.sif was not created from the current lock" in done.stderr
 
     locked = msgspec.structs.replace(
         sample.target_digests.arch[Arch.X86_64], config=digest_of(b"{}")

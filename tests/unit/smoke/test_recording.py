@@ -124,15 +124,15 @@ REFUSED: dict[str, tuple[Callable[[Sample], Path], str]] = {
     "architecture": (lambda sample: answer_file(sample, arch="arm64"), "has no image"),
     "target": (
         lambda sample: answer_file(sample, target="../x"),
-        "'../x', which has no lock here",
+        "'../x', which has no lock in this project",
     ),
     "unlocked target": (
         lambda sample: answer_file(sample, target=UNLOCKED),
-        "which has no lock here",
+        "which has no lock in this project",
     ),
     "part of the tier": (
         lambda sample: answer_file(sample, only="vllm*"),
-        "only 'vllm*' of its tier",
+        "only 'vllm*' of the tier",
     ),
     "a model": (
         lambda sample: answer_file(sample, model="Qwen2.5-0.5B"),
@@ -140,11 +140,11 @@ REFUSED: dict[str, tuple[Callable[[Sample], Path], str]] = {
     ),
     "no GPU": (
         lambda sample: answer_file(sample, gpu=[]),
-        "tier gpu requires 1 GPU(s), but it lists none",
+        "tier gpu requires 1 GPU(s), but the run lists none",
     ),
     "no GPU, failed": (
         lambda sample: answer_file(sample, FAILED, gpu=[]),
-        "tier gpu requires 1 GPU(s), but it lists none",
+        "tier gpu requires 1 GPU(s), but the run lists none",
     ),
     "damaged file": (_damaged, "is not a valid report of imgbuild smoke"),
     "date": (
@@ -197,7 +197,7 @@ def test_smoke_json_output_is_recorded(sample: Sample, imgbuild: Command) -> Non
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"[]", "it has no report"),
+        (b"[]", "the file contains no run"),
         (b'{"error": "InputError", "message": "no"}', "is not a valid report of imgbuild smoke"),
         (b'[{"target": "x", "arch": "x86_64", "tier": "cpu"}]', "an older imgbuild"),
         (

@@ -175,17 +175,17 @@ def test_records_file_has_one_line_per_entry(tmp_path: Path) -> None:
         (
             '"result": "pass"',
             '"result": "fail"',
-            "runs[0].result: it does not match the numbers of cases",
+            "runs[0].result: does not match the numbers of cases",
         ),
         (
             '"failed": 0',
             '"failed": 2',
-            "runs[0].result: it does not match the numbers of cases (found pass",
+            "runs[0].result: does not match the numbers of cases (found pass",
         ),
         (
             '"passed": 12',
             '"passed": 0',
-            "runs[0].result: it does not match the numbers of cases (found pass",
+            "runs[0].result: does not match the numbers of cases (found pass",
         ),
         (f'"config": "{FIRST}"', f'"config": "{SECOND}"', "runs[0].config: unknown digest"),
         ('"through": "unpacked"', '"through": "magic"', "expected one of docker, podman"),
@@ -227,7 +227,7 @@ def test_duplicate_runs_and_unused_contents_are_an_error(tmp_path: Path) -> None
         records.read_records(tmp_path, TARGET)
     messages = [str(problem) for problem in caught.value.problems]
     assert "runs[1]: duplicate of runs[0]" in messages[0]
-    assert f"images.{SECOND}: no run refers to it" in messages[1]
+    assert f"images.{SECOND}: is not used by any run" in messages[1]
 
 
 def test_unsupported_format_is_an_error(tmp_path: Path) -> None:

@@ -246,10 +246,10 @@ def test_smoke_report_is_read():
         (Result(1, "", "python: not found\n"), "did not run.*\n.*python: not found"),
         (Result(0, "{}", ""), "did not run"),
         (answer(CASES[:1], 0, tier="cpu"), "has tier cpu and format 1"),
-        (answer(CASES[:1], 1), "status 1, but their report lists 1 passed, 0 failed"),
-        (answer(CASES, 0), "status 0, but their report lists 1 passed, 1 failed"),
-        (answer((), 0), "status 0, but their report lists 0 passed"),
-        (answer(CASES[2:], 0), "status 0, but their report lists 0 passed, 0 failed, 1 skipped"),
+        (answer(CASES[:1], 1), "status 1, but the report lists 1 passed, 0 failed"),
+        (answer(CASES, 0), "status 0, but the report lists 1 passed, 1 failed"),
+        (answer((), 0), "status 0, but the report lists 0 passed"),
+        (answer(CASES[2:], 0), "status 0, but the report lists 0 passed, 0 failed, 1 skipped"),
     ],
 )
 def test_inconsistent_or_missing_report_is_an_error(result, words):

@@ -103,7 +103,7 @@ def test_version_whose_extra_needs_a_newer_pinned_package_is_blocked(
         rows = look(site, tmp_path, {"engine": "1.0", "trainer": "1.0"})
     trainer = rows["trainer"]
     assert trainer.allowed == "2.0"  # of which the range ends before the engine's version
-    assert trainer.reasons == ("3.0 supports engine<=1.9,>=1.1 (its extra engine), not 1.0",)
+    assert trainer.reasons == ("3.0 supports engine<=1.9,>=1.1 (extra engine), not 1.0",)
 
 
 def test_a_local_version_counts_as_its_release(site: Site, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_torch_of_another_cuda_release_is_named(site: Site, tmp_path: Path) -> N
     wanted = {"torch": PINNED["torch"]}
     rows = look(site, tmp_path, {"torch": "2.6.0"}, wanted, cuda="12.4")
     assert rows[("torch")].reasons == (
-        "its wheel is built for CUDA 12.6, but the package set has CUDA 12.4",
+        "the wheel is built for CUDA 12.6, but the package set has CUDA 12.4",
     )
     rows = look(site, tmp_path, {"torch": "2.6.0"}, wanted, cuda="12.6")
     assert rows["torch"].allowed == "2.7.0"

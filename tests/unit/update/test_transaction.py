@@ -39,8 +39,8 @@ NEW = {
 }
 
 
-UNDONE = "an interrupted update was removed; it had changed no file"
-FINISHED = "finished an interrupted update: row on b"
+UNDONE = "removed an interrupted update that had not changed any file"
+FINISHED = "completed an interrupted update: row on b"
 
 
 class Killed(BaseException):
@@ -140,7 +140,7 @@ def test_journal_from_a_checkout_cannot_name_files_outside_it(project: Project, 
     change = FileChange(path=path, before="", after="0" * 64)
     journal = Journal(summary="x", files=(change,))
     codec.write(transaction.folder_of(project) / JOURNAL, journal)
-    with pytest.raises(InputError, match="names files that no update writes"):
+    with pytest.raises(InputError, match="contains files that no update writes"):
         transaction.recover(project)
 
 

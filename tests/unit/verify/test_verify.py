@@ -52,7 +52,7 @@ def test_single_architecture_image_passes(sample):
 def test_missing_key_is_reported(sample):
     checks = sample.verify(key=None)
     assert {name: how for name, (how, _) in checks.items()} == {"signature": CheckOutcome.UNCHECKED}
-    assert "no --key" in checks["signature"][1]
+    assert "without --key" in checks["signature"][1]
 
 
 def test_second_signing_writes_nothing(sample):
@@ -64,7 +64,7 @@ def test_unsigned_image_fails_only_with_key(sample):
     sample.restore(sample.unsigned)
     assert sample.failed(key=None) == {}
     failures = sample.failed()
-    assert failures["signature"] == "it is not signed"
+    assert failures["signature"] == "the image is not signed"
     assert set(failures) == {
         "signature", "lock", "provenance", "SBOM CycloneDX arm64", "SBOM CycloneDX x86_64",
         "SBOM SPDX arm64", "SBOM SPDX x86_64",
@@ -236,7 +236,7 @@ def test_payload_signed_with_another_type_is_not_a_statement(sample):
     assert envelope.by(sample.key.public)
     data = forms.bundle(envelope, sample.key.public.hint)
     stored.put_bundle(sample.client, sample.repository, sample.top, data, in_toto.SIGNATURE)
-    assert sample.failed()["signature"] == "it is not signed"
+    assert sample.failed()["signature"] == "the image is not signed"
 
 
 def test_sbom_of_another_architecture_is_detected(sample):
@@ -389,4 +389,4 @@ def test_signature_of_another_image_is_refused(sample):
 
 def test_statement_is_not_an_image_signature(sample):
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
-    assert sample.failed()["signature"] == "it is not signed"
+    assert sample.failed()["signature"] == "the image is not signed"

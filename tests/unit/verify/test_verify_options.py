@@ -36,7 +36,7 @@ def test_checks_requiring_key_fail_without_lock(sample):
     failures = sample.failed()
     assert set(failures) == {"lock", *OF_A_LOCK}
     assert failures["lock"] == (
-        "none is attached; pass one with --target or --lock; --key requires this check"
+        "no lock is attached; specify a lock with --target or --lock; --key requires this check"
     )
     assert failures["provenance"].endswith(
         "no lock to compare the image with; --key requires this check"

@@ -1,1 +1,1 @@
-"""SBOMs (CycloneDX, SPDX), licences, package URLs and dependencies between packages."""
+"""Creates SBOMs (CycloneDX, SPDX) of images."""

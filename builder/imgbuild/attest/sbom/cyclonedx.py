@@ -1,8 +1,8 @@
-"""SBOMs as CycloneDX 1.6, in JSON.
+"""Writes SBOMs as CycloneDX 1.6 in JSON.
 
-The bytes depend only on the `Sbom`: the serial number is derived from its content, the time is the
-date of the lock. No library writes them, because their digest would change with the library's
-version. Tests validate them against the published schema and read them with that library.
+The bytes depend only on the `Sbom`: the serial number is derived from the content, and the time is
+the date of the lock. No library is used, because digests would change with its version. Tests
+validate the documents against the published schema.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _component(part: Component) -> dict[str, Any]:
 
 
 def _about(sbom: Sbom) -> dict[str, str]:
-    """The image: each of its layers, by the name that components refer to."""
+    """The image with its layers, which components refer to."""
     layers = {
         f"layer.{layer.name}.{what}": value
         for layer in sbom.layers
@@ -108,7 +108,7 @@ def _dependencies(sbom: Sbom) -> list[dict[str, Any]]:
 
 
 def _formulation(sbom: Sbom) -> list[dict[str, Any]]:
-    """The inputs of each build of a wheel from an sdist."""
+    """The inputs of builds of wheels from sdists."""
     return [
         {
             "bom-ref": f"build/{built}",

@@ -1,7 +1,7 @@
-"""The components of an image on one architecture and their dependencies.
+"""Collects the components of an image on one architecture and their dependencies.
 
-An `Sbom` is derived from lock, digests and `images/packages.json`, without a clock, the network or
-the cache; `cyclonedx` and `spdx` write it as documents.
+An `Sbom` depends only on the lock, digests and `images/packages.json`. `cyclonedx` and `spdx` write
+documents.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ OUTSIDE = frozenset({ComponentKind.SDIST, ComponentKind.TOOL})
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
-    """One component. `id` is unique in its SBOM; `layer` is the layer that holds it.
+    """A component. `id` is unique in the SBOM. `layer` is the layer with the component.
 
-    `index` is set if it is not the default one, `source` is Debian's source package, or the URL of
-    a package that is not from an index. `cpe` is CPE 2.3, with which scanners match components that
-    package URLs do not identify.
+    `index` is set unless it is the default index. `source` is the Debian source package, or the URL
+    of a package that is not from an index. `cpe` (CPE 2.3) identifies components without a package
+    URL for scanners.
     """
 
     id: str
@@ -80,7 +80,8 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
 class Sbom(msgspec.Struct, frozen=True, kw_only=True):
     """The components of one image.
 
-    `needs`: ID → IDs; `build_inputs`: a wheel's ID → the IDs it was built from.
+    `needs` maps IDs to the IDs of dependencies. `build_inputs` maps the IDs of wheels to the IDs of
+    their build inputs.
     """
 
     target: str
@@ -148,7 +149,7 @@ def _places(
 def _added_components(
     lock: Lock, layers: tuple[Layer, ...], target_digests: Mapping[Digest, LayerDigests]
 ) -> Iterator[Component]:
-    """Components that imgbuild or the user adds: the empty environment, the entry point, files."""
+    """The components that imgbuild or the user adds: environment, entry point, and files."""
     for layer in layers:
         recipe, place = layer.recipe, target_digests[layer.id]
         if isinstance(recipe, VenvRecipe | FilesRecipe):
@@ -171,13 +172,13 @@ def _added_components(
 
 
 def _cpe_of_cpython(version: str) -> str:
-    """The CPE of CPython `version`, in which a pre-release such as rc1 is the update."""
+    """The CPE of CPython `version`. Pre-releases such as rc1 are the update component."""
     release = Version(version).base_version
     return CPYTHON_CPE.format(release, version.removeprefix(release) or "*")
 
 
 class _Maker:
-    """Creates the components of one image from the lock and `sbom_packages`."""
+    """Creates the components of an image from the lock and `sbom_packages`."""
 
     def __init__(
         self,
@@ -246,7 +247,7 @@ class _Maker:
             )
 
     def debs(self) -> Iterator[Component]:
-        """Components for the Debian packages."""
+        """The components for Debian packages."""
         for deb in self._resolution.debs:
             record = self._record(deb)
             source = record.source or deb.package
@@ -271,12 +272,12 @@ class _Maker:
             )
 
     def wheels(self) -> Iterator[Component]:
-        """Components for the installed wheels."""
+        """The components for installed wheels."""
         for wheel in self._installed:
             yield self._wheel(f"wheel/{wheel.package}", ComponentKind.WHEEL, wheel)
 
     def build_inputs(self) -> Iterator[Component]:
-        """Sources and build tools of wheels of this image, without duplicates."""
+        """The distinct sources and build tools of wheels in the image."""
         components = {}
         for built in self._resolution.built:
             components[built.sdist.sha256] = Component(
@@ -297,14 +298,14 @@ class _Maker:
         yield from components.values()
 
     def origins(self) -> dict[str, tuple[str, ...]]:
-        """A wheel built from source → its sdist and build tools."""
+        """The sdist and build tools by wheel that was built from source."""
         return {
             f"wheel/{built.package}": (f"sdist/{built.package}", *_tools(built))
             for built in self._resolution.built
         }
 
     def edges(self) -> dict[str, tuple[str, ...]]:
-        """The dependencies of each component; an empty row if there are none."""
+        """The dependencies of each component, which can be empty."""
         base = self._lock.base
         tags = Tags(python=base.python, glibc=base.glibc, arch=self._arch)
         wheels = needs.of_wheels(
@@ -319,7 +320,7 @@ class _Maker:
         }
 
     def roots(self, inside: list[str], edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-        """The image's direct dependencies: packages that are requested or not needed by others."""
+        """The image's direct dependencies: packages that are requested or not required by any."""
         lock = self._lock
         added = lock.extends.packages if lock.extends else ()
         packages = (*lock.base.packages, *(lock.base.tools or ()), *added)

@@ -1,7 +1,7 @@
-"""Licences of wheels (METADATA) and Debian packages (copyright files) as SPDX expressions.
+"""Reads licences of wheels (METADATA) and Debian packages (copyright files) as SPDX expressions.
 
-Nothing is guessed: "BSD" is the name of several licences, so it is kept as text, and a copyright
-file that is not machine-readable yields no licence.
+Ambiguous names such as "BSD" are kept as text, and copyright files that are not machine-readable
+are ignored.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ EXCEPTIONS = {
 
 
 class Licence(msgspec.Struct, frozen=True):
-    """The licence that a package declares: an SPDX expression, else its text."""
+    """The licence that a package declares: an SPDX expression, or else a text."""
 
     expression: str = ""
     license_text: str = ""
 
 
 def headers(text: str) -> Message:
-    """The header fields of METADATA: all lines before the first empty one."""
+    """The header fields of METADATA: all lines before the first empty line."""
     return HeaderParser().parsestr(text)
 
 
@@ -108,7 +108,7 @@ def of_metadata(text: str) -> Licence:
 def of_copyright(text: str) -> Licence:
     """All licences in a copyright file in Debian's machine-readable format, joined with AND.
 
-    They are the licences of the source package, even if the binary package contains only a part of
+    The licences are those of the source package, even if the binary package contains only a part of
     it.
     """
     if not FORMAT.search(text.split("\n\n", 1)[0]):
@@ -129,12 +129,12 @@ def of_copyright(text: str) -> Licence:
 
 
 def references(expression: str) -> Iterator[str]:
-    """The names in an expression that are not in SPDX's list."""
+    """The names in an expression that are not in the list of SPDX."""
     yield from sorted(set(re.findall(r"LicenseRef-[A-Za-z0-9.-]+", expression)))
 
 
 def _valid(text: str) -> str:
-    """`text` as a normalized SPDX expression; empty if it is not one."""
+    """Normalize `text` as an SPDX expression. Empty if it is not an SPDX expression."""
     try:
         return str(canonicalize_license_expression(text)) if text else ""
     except InvalidLicenseExpression:
@@ -142,7 +142,7 @@ def _valid(text: str) -> str:
 
 
 def _conjuncts(text: str) -> Iterator[str]:
-    """The text after `License:` as expressions that apply together.
+    """Split the text after `License:` into expressions that apply together.
 
     A comma has the lowest precedence.
     """

@@ -1,6 +1,6 @@
-"""The dependencies between packages of an image, for its SBOM, `imgbuild why` and `imgbuild tree`.
+"""Computes dependencies between packages of an image, for SBOMs, `imgbuild why` and `tree`.
 
-A requirement that applies but is not installed yields no edge: the audit reports it.
+Requirements that are not installed are omitted, because the audit reports them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from imgbuild.values import normalize
 
 
 class AppliedRequirement(msgspec.Struct, frozen=True):
-    """A requirement of `package` that applies.
+    """An applicable requirement of `package`.
 
     `extra` is the extra of `package` that declares it.
     """
@@ -29,7 +29,7 @@ class AppliedRequirement(msgspec.Struct, frozen=True):
 def of_wheels(
     packages: Mapping[str, Package], markers: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Package → packages it needs, including requested extras; `packages` by name."""
+    """The required packages by package, including requested extras."""
     lines = {
         package: record.needs if record.requires is None else record.requires
         for package, record in packages.items()
@@ -45,9 +45,9 @@ def of_wheels(
 def applied(
     requires: Mapping[str, Iterable[str]], markers: Mapping[str, str]
 ) -> list[AppliedRequirement]:
-    """The requirements among the packages of `requires`, including requested extras.
+    """The requirements between packages of `requires`, including requested extras.
 
-    `requires` is package → its requirements, by normalized names.
+    `requires` maps normalized package names to requirements.
     """
     requirements = {package: _among(requires.keys(), lines) for package, lines in requires.items()}
     extras: dict[str, set[str]] = {package: {""} for package in requires}
@@ -68,7 +68,7 @@ def applied(
 
 
 def of_debs(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
-    """Package → packages it needs; for alternatives, the first installed one."""
+    """The required packages by package. For alternatives, the first installed one."""
     giving = {
         given: package for package, record in sorted(packages.items()) for given in record.provides
     }
@@ -80,7 +80,7 @@ def of_debs(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
 
 
 def _among(packages: KeysView[str], lines: Iterable[str]) -> list[Requirement]:
-    """The `lines` that require one of `packages`; InvalidRequirement if one cannot be parsed."""
+    """The `lines` that require one of `packages`. Raises InvalidRequirement on failure."""
     chosen = [line for line in lines if not packages.isdisjoint(named(line))]
     return [valid_requirement(line) or parse_requirement(line) for line in chosen]
 

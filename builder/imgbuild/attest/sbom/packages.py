@@ -1,9 +1,8 @@
-"""Licence, requirements and source package of wheels and debs: `images/packages.json`.
+"""Records licences, requirements and source packages of files in `images/packages.json`.
 
-Each file is read once, while it is in the cache, and recorded by its sha256. The records describe
-immutable files: they are added and never changed, as in `layers.json`. An SBOM is derived from
-lock, digests and this file; it declares the data of packages without a record as unknown. `imgbuild
-why` and `tree` read requirements from it.
+Each file is read once, while it is in the cache, and recorded by sha256. Records are added and
+never changed, as in `layers.json`. SBOMs are created from lock, digests and this file. Data of
+packages without a record is unknown. `imgbuild why` and `tree` read requirements from the file.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ class Package(
     omit_defaults=True,
     rename={"license_text": "words", "copyright_package": "see", "provides": "gives"},
 ):
-    """The metadata of one file.
+    """The metadata of a file.
 
-    `licence` is an SPDX expression; `license_text` is the declared text if it is not one.
-    `copyright_package` is the package whose copyright file applies. `source` and `source_version`
-    are Debian's. `requires` are a wheel's requirements, None in earlier records, which have them in
-    `needs` without versions. `needs` are the dependencies of a deb (`mawk | awk`); `provides` are
-    the names that it provides.
+    `licence` is an SPDX expression, and `license_text` is the declared text if it is not one.
+    `copyright_package` is the package with the copyright file. `source` and `source_version` are
+    the Debian source package. `requires` are the requirements of a wheel, or None in earlier
+    records, which have names in `needs`. `needs` are the dependencies of a deb (`mawk | awk`), and
+    `provides` are the provided names.
     """
 
     file: str
@@ -81,13 +80,13 @@ def packages_path(images: Path) -> Path:
 
 
 def read_packages(images: Path) -> SbomPackages:
-    """The packages of the folder `images`; empty if nothing was recorded yet."""
+    """Read the packages of the folder `images`. Empty if nothing was recorded."""
     path = packages_path(images)
     return read(path.read_bytes(), str(path)) if path.is_file() else SbomPackages()
 
 
 def recorded(folders: Iterable[Path]) -> dict[Sha256, Package]:
-    """The current records of all `folders`, each with or without a `packages.json`."""
+    """The current records of all `folders`, which can lack `packages.json`."""
     return {
         key: package
         for images in dict.fromkeys(folders)
@@ -97,22 +96,23 @@ def recorded(folders: Iterable[Path]) -> dict[Sha256, Package]:
 
 
 def read(data: bytes, file: str) -> SbomPackages:
-    """The packages in `data`, the content of `file`.
+    """Decode the packages in `data`, the content of `file`.
 
-    InputError or LockStale if it is unreadable.
+    Raises InputError or LockStale if it is unreadable.
     """
-    hint = "restore it from git, or delete it and lock again"
+    hint = "restore the file from git, or delete it and lock again"
     packages = codec.decode(data, SbomPackages, file=file, what="list of packages", hint=hint)
     if packages.format != PACKAGES_FORMAT:
         message = f"{file}: unsupported format {packages.format} (expected {PACKAGES_FORMAT})"
         raise LockStale(
-            message, hint="use the version of imgbuild that wrote it, or delete it and lock again"
+            message,
+            hint="use the version of imgbuild that wrote the file, or delete it and lock again",
         )
     return packages
 
 
 def of_lock(sbom_packages: SbomPackages, lock: Lock) -> SbomPackages:
-    """The part of `sbom_packages` for `lock`: its files, and the requirements that it satisfies."""
+    """Restrict `sbom_packages` to files of `lock`, and to requirements that the lock satisfies."""
     files = {
         key: sbom_packages.packages[key]
         for key, _ in _sorted(lock)
@@ -133,12 +133,12 @@ def of_lock(sbom_packages: SbomPackages, lock: Lock) -> SbomPackages:
 
 
 def _among(there: set[str], lines: Iterable[str]) -> tuple[str, ...]:
-    """The `lines` that name one of the packages `there`."""
+    """The `lines` that require one of the packages `there`."""
     return tuple(line for line in lines if there & named(line))
 
 
 def merge(sbom_packages: SbomPackages, new_packages: Mapping[Sha256, Package]) -> SbomPackages:
-    """The union of both; IntegrityError if they conflict about a file."""
+    """Merge records. Raises IntegrityError if they conflict for a file."""
     packages = dict(sbom_packages.packages)
     for key, package in new_packages.items():
         recorded = packages.get(key)
@@ -166,7 +166,7 @@ def keep(images: Path, lock: Lock, store: Store) -> None:
 
 
 def look(files: Iterable[tuple[Sha256, Wheel | Deb]], store: Store) -> dict[Sha256, Package]:
-    """Read the metadata of `files` that are in the cache; results are stored in the cache."""
+    """Read the metadata of `files` that are in the cache, and cache the results."""
     items = dict(files)
     packages = each(list(items.values()), lambda item, _: _remembered(item, store), threads=READERS)
     return {
@@ -207,7 +207,7 @@ def _wheel_package(wheel: Wheel, store: Store) -> Package | None:
 
 
 def of_metadata(file: str, text: str) -> Package:
-    """The metadata of the wheel `file`."""
+    """Read the metadata of the wheel `file` from METADATA."""
     stated = licences.of_metadata(text)
     return Package(
         file=file,
@@ -224,7 +224,7 @@ def _requirements(text: str) -> Iterable[str]:
 
 
 def named(line: str) -> set[str]:
-    """The packages that a line of `requires` or `needs` names."""
+    """The packages in a line of `requires` or `needs`."""
     return {
         normalize(match[0])
         for alternative in line.split(" | ")

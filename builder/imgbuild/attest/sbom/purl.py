@@ -1,6 +1,7 @@
-"""Package URLs, such as `pkg:pypi/torch@2.6.0?file_name=…`.
+"""Creates package URLs, such as `pkg:pypi/torch@2.6.0?file_name=…`.
 
-Those of wheels and debs have no download location: a file is identified by its name and sha256.
+Package URLs of wheels and debs have no download location, because files are identified by name and
+sha256.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from imgbuild.values import Digest, Sha256, normalize
 
 
 def pypi(package: str, version: str, file: str) -> str:
-    """The URL of a wheel or an sdist."""
+    """The package URL of a wheel or an sdist."""
     return _purl("pypi", normalize(package), version, {"file_name": file})
 
 
 def deb(package: str, version: str, arch: str, *, release: str, source: str) -> str:
-    """The URL of a Debian package; `release` is Debian's number, `source` as `NAME@VERSION`."""
+    """The package URL of a Debian package. `source` is NAME@VERSION."""
     distro = f"debian-{release}" if release else ""
     return _purl(
         "deb", f"debian/{package}", version, {"arch": arch, "distro": distro, "upstream": source}
@@ -25,13 +26,13 @@ def deb(package: str, version: str, arch: str, *, release: str, source: str) -> 
 
 
 def generic(name: str, version: str, *, url: str, sha256: Sha256) -> str:
-    """The URL of a file without a package type, downloaded from `url`."""
+    """The package URL of a file without a package type, downloaded from `url`."""
     place = {"checksum": f"sha256:{sha256}", "download_url": url}
     return _purl("generic", name, version, place)
 
 
 def oci(name: str, digest: Digest, *, arch: str, place: str = "") -> str:
-    """The URL of an image; `place` is its repository with the host, if known."""
+    """The package URL of an image. `place` is the repository with host, if known."""
     return _purl("oci", name.lower(), digest, {"arch": arch, "repository_url": place})
 
 

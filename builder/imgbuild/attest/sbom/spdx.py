@@ -1,6 +1,6 @@
-"""SBOMs as SPDX 2.3, in JSON.
+"""Writes SBOMs as SPDX 2.3 in JSON.
 
-The bytes depend only on the `Sbom`. Unknown values and every download location are NOASSERTION:
+The bytes depend only on the `Sbom`. Unknown values and download locations are NOASSERTION, because
 files are identified by purl and sha256.
 """
 
@@ -119,7 +119,7 @@ def _licence_reference(words: str) -> str:
 
 
 def _texts(sbom: Sbom) -> list[dict[str, str]]:
-    """The text of each licence that is not in SPDX's list, as declared by its package."""
+    """The texts of licences that are not in the list of SPDX, as declared by packages."""
     words = {_licence_reference(part.licence.license_text): part.licence.license_text
              for part in sbom.components if part.licence.license_text}  # fmt: skip
     named: dict[str, list[str]] = {}
@@ -145,6 +145,6 @@ def _license_comment(places: Sequence[str]) -> str:
 
 
 def _id(name: str) -> str:
-    """An identifier of a part: letters, digits, dots and hyphens; no two parts share one."""
+    """A unique identifier of a part, which consists of letters, digits, dots and hyphens."""
     plain = re.sub(r"[^A-Za-z0-9.-]", lambda match: f".{ord(match[0]):02x}.", name)
     return f"SPDXRef-{plain.replace('.2f.', '-')}"

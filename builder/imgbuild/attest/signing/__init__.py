@@ -1,1 +1,1 @@
-"""Signatures in cosign's formats: keys, bundles, keyless signing."""
+"""Creates and reads signatures in the formats of cosign."""

@@ -1,4 +1,4 @@
-"""The formats in which cosign stores signatures in a registry.
+"""Defines the formats of signatures that cosign stores in a registry.
 
 Bundles are written: the format of cosign 3, one artifact for each statement, whose `subject` is the
 image. Collections are only read: the format of cosign 1 and 2, an image at the tag `sha256-HEX.sig`
@@ -35,7 +35,7 @@ class _Material(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Bundle(msgspec.Struct, frozen=True, rename="camel"):
-    """The parts of a bundle that concern keys. The bundle of a file signature has no envelope."""
+    """The parts of a bundle that concern keys. A bundle for a file signature has no envelope."""
 
     media_type: str
     verification_material: _Material
@@ -43,7 +43,7 @@ class Bundle(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def hint(self) -> str:
-        """The hint of the key that signed it; "" for a certificate."""
+        """The hint of the signing key, or "" for a certificate."""
         named = self.verification_material.public_key
         return named.hint if named else ""
 
@@ -64,17 +64,17 @@ class ImageClaim(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> Digest:
-        """The image's digest."""
+        """The digest of the image."""
         return self.critical.image.docker_manifest_digest
 
 
 def tag(digest: Digest, kind: str) -> str:
-    """The tag of the collection of `kind` for an image."""
+    """The tag of the collection of type `kind` for an image."""
     return f"{digest.replace(':', '-')}.{kind}"
 
 
 def bundle(envelope: Envelope, hint: str) -> bytes:
-    """The bundle of a statement signed with the key of `hint`."""
+    """The bundle of a statement that is signed with the key of `hint`."""
     return codec.compact(
         {
             "mediaType": BUNDLE,
@@ -85,7 +85,7 @@ def bundle(envelope: Envelope, hint: str) -> bytes:
 
 
 def bundle_manifest(subject: Descriptor, data: bytes, predicate_type: str) -> bytes:
-    """The manifest that attaches the bundle `data` to the image `subject`."""
+    """The manifest to attach the bundle `data` to the image `subject`."""
     return manifest_of(
         descriptor(EMPTY_TYPE, EMPTY),
         [descriptor(BUNDLE, data)],
@@ -99,5 +99,5 @@ def bundle_manifest(subject: Descriptor, data: bytes, predicate_type: str) -> by
 
 
 def about_image(digest: Digest) -> bytes:
-    """The statement by which cosign 3 signs the image `digest`."""
+    """The statement that cosign 3 signs for the image `digest`."""
     return statements.of([digest], in_toto.SIGNATURE, {})

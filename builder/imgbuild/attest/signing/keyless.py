@@ -1,7 +1,7 @@
-"""Signing without a key, by cosign with the identity of the CI job.
+"""Signs images without a key, by running cosign with the identity of the CI job.
 
-The bundles contain a certificate instead of a key. Only cosign contacts the services that issue and
-log it.
+Bundles contain a certificate instead of a key. Only cosign contacts the services that issue and log
+certificates.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ REMEDY = "install cosign 2.6 or newer, or sign with --sign-key FILE"
 def sign(repository: Repository, digest: Digest, payloads: Sequence[bytes] = ()) -> Signed:
     """Sign the image `digest` and the statements `payloads` about it with cosign.
 
-    ToolMissing if cosign is not installed, WorkFailed if signing fails, for example without an
-    identity.
+    Raises ToolMissing if cosign is not installed, and WorkFailed if signing fails, for example
+    without an identity.
     """
     kinds = []
     program = process.find("cosign", remedy=REMEDY)

@@ -1,7 +1,7 @@
-"""Private and public keys, and their passwords (COSIGN_PASSWORD): ECDSA P-256 and Ed25519.
+"""Loads private and public keys (ECDSA P-256 and Ed25519) and asks for passwords.
 
-Keys are read from PEM files in the formats of openssl and cosign. A password comes from
-$COSIGN_PASSWORD, else from the terminal; no message contains it, nor any part of a private key.
+Keys are read from PEM files in the formats of openssl and cosign. Passwords are read from
+$COSIGN_PASSWORD, else from the terminal. Messages contain no passwords or private keys.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PASSWORD = "COSIGN_PASSWORD"  # noqa: S105 - the name of a variable
 LIMIT = 1 << 16  # bytes; a key file has a few hundred
 KINDS = "ECDSA on P-256 and Ed25519"
-MAKE = "create a key pair with: cosign generate-key-pair"
+MAKE = "to create a key pair, run: cosign generate-key-pair"
 # cosign's encrypted format: the PEM labels since and before version 2.0.
 _COSIGN = re.compile(
     rb"-----BEGIN ENCRYPTED (SIGSTORE|COSIGN) PRIVATE KEY-----(.+?)-----END", re.DOTALL
@@ -39,9 +39,9 @@ _SCRYPT_LIMIT = 1 << 20  # cosign has N = 65536; a larger value would exhaust me
 
 
 class PublicKey:
-    """A key that verifies signatures.
+    """A public key, which verifies signatures.
 
-    `hint` identifies it in a bundle: base64 of the SHA-256 of its DER.
+    `hint` identifies the key in a bundle. It is the SHA-256 of the DER in base64.
     """
 
     def __init__(self, key: Public) -> None:
@@ -54,7 +54,7 @@ class PublicKey:
         self.hint = base64.b64encode(hashlib.sha256(der).digest()).decode()
 
     def verify(self, data: bytes, signature: bytes) -> bool:
-        """Whether `signature` is a valid signature of `data` by this key."""
+        """Whether `signature` is a valid signature of `data`."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -70,14 +70,14 @@ class PublicKey:
 
 
 class PrivateKey:
-    """A key that signs. Signatures are deterministic (RFC 6979 and 8032)."""
+    """A private key. Signatures are deterministic (RFC 6979 and 8032)."""
 
     def __init__(self, key: Private) -> None:
         self._key = key
         self.public = PublicKey(key.public_key())
 
     def sign(self, data: bytes) -> bytes:
-        """The signature of `data`; DER-encoded for ECDSA."""
+        """Sign `data`. ECDSA signatures are DER-encoded."""
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -87,15 +87,18 @@ class PrivateKey:
 
 
 def load_public(path: Path) -> PublicKey:
-    """The public key in the file at `path`; InputError if it is missing or unsupported."""
+    """Load the public key at `path`. Raises InputError if it is missing or unsupported."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as forms
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
     data = _read(path)
     if b"PRIVATE KEY-----" in data:
-        message = f"{path} is a private key; signatures are verified with the public key"
-        hint = f"cosign public-key --key {path}, or: openssl pkey -in {path} -pubout"
+        message = f"{path} is a private key, but signatures are verified with a public key"
+        hint = (
+            f"to print the public key, run: cosign public-key --key {path}, or openssl pkey -in "
+            f"{path} -pubout"
+        )
         raise InputError(message, hint=hint)
     try:
         key = forms.load_pem_public_key(data)
@@ -107,13 +110,15 @@ def load_public(path: Path) -> PublicKey:
     ):
         return PublicKey(key)
     message = f"{path} has an unsupported key type for verification"
-    raise InputError(message, hint=f"supported keys: {KINDS}")
+    raise InputError(message, hint=f"use one of: {KINDS}")
 
 
 def load_private(path: Path, password: Callable[[Path], bytes] | None = None) -> PrivateKey:
-    """The private key in the file at `path`; InputError if it is missing or unsupported.
+    """Load the private key at `path`.
 
-    `password` is called only if the file is encrypted; by default `key_password`.
+    `password` (default: `key_password`) is called only if the file is encrypted.
+
+    Raises InputError if it is missing or unsupported.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as forms
@@ -134,11 +139,11 @@ def load_private(path: Path, password: Callable[[Path], bytes] | None = None) ->
     ):
         return PrivateKey(key)
     message = f"{path} has an unsupported key type for signing"
-    raise InputError(message, hint=f"supported keys: {KINDS}; {MAKE}")
+    raise InputError(message, hint=f"use one of: {KINDS}; {MAKE}")
 
 
 def key_password(path: Path) -> bytes:
-    """The password of the key at `path`: $COSIGN_PASSWORD, possibly empty, or from a prompt."""
+    """The password of the key at `path`, from $COSIGN_PASSWORD (can be empty) or a prompt."""
     if (password := os.environ.get(PASSWORD)) is not None:
         return password.encode()
     if not sys.stdin.isatty():
@@ -159,7 +164,7 @@ class _Cipher(msgspec.Struct, frozen=True):
 
 
 class _EncryptedKey(msgspec.Struct, frozen=True):
-    """The content of cosign's encrypted format: key derivation parameters and encrypted DER."""
+    """The encrypted format of cosign: key derivation parameters and encrypted DER."""
 
     kdf: _Kdf
     cipher: _Cipher
@@ -167,7 +172,10 @@ class _EncryptedKey(msgspec.Struct, frozen=True):
 
 
 def _opened(body: bytes, password: bytes, path: Path) -> bytes:
-    """The decrypted DER of cosign's format; ValueError if the data or the password is wrong."""
+    """Decrypt the DER in cosign's format.
+
+    Raises ValueError if the data or the password is wrong.
+    """
     from nacl.exceptions import CryptoError
     from nacl.secret import SecretBox
 
@@ -182,7 +190,7 @@ def _opened(body: bytes, password: bytes, path: Path) -> bytes:
             f"{path} is encrypted with {encrypted_key.kdf.name} and {encrypted_key.cipher.name}"
         )
         raise InputError(
-            message, hint="imgbuild supports only scrypt with nacl/secretbox, as cosign writes it"
+            message, hint="use a key that cosign encrypted with scrypt and nacl/secretbox"
         )
     cost, block, parallel = (encrypted_key.kdf.params.get(name, 0) for name in ("N", "r", "p"))
     memory = 128 * cost * block + 128 * block * parallel

@@ -1,7 +1,7 @@
-"""Signs a pushed image: its digest, provenance and SBOMs.
+"""Signs the digest, provenance and SBOMs of a pushed image.
 
-Signatures are attached to the index and to each manifest, so that they are found for a single
-architecture. Statements are created from the lock; those in the registry are never signed.
+Signatures are attached to the index and to each manifest, so that a single architecture can be
+verified. Statements are created from the lock. Statements in the registry are never signed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def sign_pushed(
     arches: Collection[Arch],
     key: PrivateKey,
 ) -> tuple[Signed, ...]:
-    """Sign the image of `lock_bundle`, a lock of `project`, which was pushed for `arches`."""
+    """Sign the image of `lock_bundle`, a lock of `project`, pushed for `arches`."""
     circumstances = provenance.circumstances(project, lock_bundle.lock.target)
     statement = provenance.statement(
         lock_bundle.lock, lock_bundle.target_digests, sorted(arches), circumstances
@@ -52,9 +52,9 @@ def sign_image(
     statement: bytes,
     key: PrivateKey,
 ) -> tuple[Signed, ...]:
-    """Sign the image of `lock_bundle` on `arches`, its SBOMs, and `statement`, its provenance.
+    """Sign the image of `lock_bundle` on `arches`, its SBOMs, and the provenance `statement`.
 
-    A provenance with the same content that the key has already signed replaces `statement`.
+    If the key has already signed a provenance with the same content, it replaces `statement`.
     """
     sign = partial(signer.sign, client, repository, key=key)
 
@@ -68,7 +68,7 @@ def sign_image(
 def sign_all(
     lock_bundle: LockBundle, arches: Collection[Arch], provenances: Sequence[bytes], sign: Sign
 ) -> tuple[Signed, ...]:
-    """Sign the index and each manifest, with their statements, by calling `sign`."""
+    """Call `sign` for the index and each manifest, with statements."""
     subjects = attachments.subjects(lock_bundle.lock, lock_bundle.target_digests, arches)
     manifests = dict(
         zip(
@@ -106,7 +106,7 @@ def sboms(lock_bundle: LockBundle, arch: Arch) -> tuple[bytes, ...]:
 def _signed_provenance(
     client: Client, repository: Repository, digest: Digest, statement: bytes, key: PrivateKey
 ) -> bytes | None:
-    """A provenance of this image with equal comparable fields that the key has signed."""
+    """A provenance of the image with equal comparable fields that is signed by the key."""
     for each in stored.read(client, repository, digest).signatures:
         about = each.kind == in_toto.PROVENANCE and digest in each.digests
         same = about and provenance.basis(each.payload) == provenance.basis(statement)

@@ -1,6 +1,6 @@
-"""Signs an image in a registry and statements about it in the format of cosign 3.
+"""Signs images in a registry, and statements about images, in the format of cosign 3.
 
-The same key and statements yield the same bytes, so that signing again adds nothing.
+The same key and statements yield the same bytes, so signing again adds nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from imgbuild.values import Digest
 
 
 class Signed(msgspec.Struct, frozen=True, kw_only=True):
-    """A signed image: the types of its signed statements, and the manifests of the bundles."""
+    """A signed image, with the types of signed statements and the manifests of bundles."""
 
     digest: Digest
     statements: tuple[str, ...]
@@ -32,9 +32,9 @@ def sign(
     key: PrivateKey,
     payloads: Sequence[bytes] = (),
 ) -> Signed:
-    """Sign the image `subject`, and each of the statements `payloads`, which are about it.
+    """Sign the image `subject`, and the statements `payloads` about this image.
 
-    Callers must have checked the statements.
+    Callers must check the statements first.
     """
     attested = attest(client, repository, subject, key, payloads)
     about = forms.about_image(subject.digest)
@@ -49,9 +49,9 @@ def attest(
     key: PrivateKey,
     payloads: Sequence[bytes],
 ) -> Signed:
-    """Sign the statements `payloads`, which are about the image `subject`, but not the image.
+    """Sign the statements `payloads` about the image `subject`, but not the image.
 
-    Callers must have checked the statements.
+    Callers must check the statements first.
     """
     kinds, bundles = [], []
     for payload in payloads:

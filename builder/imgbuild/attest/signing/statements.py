@@ -1,7 +1,7 @@
-"""in-toto statements and the DSSE envelopes that sign them.
+"""Creates in-toto statements, and signs them in DSSE envelopes.
 
-The signed bytes are those of the statement, preceded by their type (DSSE's pre-authentication
-encoding), so that a reader does not have to reproduce the JSON.
+The signed bytes are the type and the bytes of the statement (DSSE's pre-authentication encoding),
+so readers do not have to reproduce the JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from imgbuild.values import Digest
 
 
 class StatementSubject(msgspec.Struct, frozen=True):
-    """The subject of a statement: an image, by its digest."""
+    """The subject of a statement: an image by digest."""
 
     digest: dict[str, str]
     name: str = ""
@@ -40,14 +40,14 @@ class Statement(msgspec.Struct, frozen=True, rename={"type": "_type"}):
 
 
 class EnvelopeSignature(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One signature of an envelope."""
+    """A signature of an envelope."""
 
     sig: bytes
     keyid: str = ""
 
 
 class Envelope(msgspec.Struct, frozen=True, rename="camel"):
-    """A payload and its signatures (DSSE 1); JSON has the bytes in base64."""
+    """A payload and its signatures (DSSE 1). In JSON, bytes are in base64."""
 
     payload: bytes
     payload_type: str
@@ -60,16 +60,16 @@ class Envelope(msgspec.Struct, frozen=True, rename="camel"):
         return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(self.payload), self.payload)
 
     def by(self, key: PublicKey) -> bool:
-        """Whether one of the signatures was created with `key`."""
+        """Whether one of the signatures is by `key`."""
         return any(key.verify(self.signed, each.sig) for each in self.signatures)
 
     def statement(self, label: str) -> Statement:
-        """The statement in the envelope; InputError with `label` if there is none."""
+        """Decode the statement in the envelope. Raises InputError with `label` if it is invalid."""
         return codec.decode(self.payload, Statement, file=label, what="in-toto statement")
 
 
 def of(digests: Sequence[Digest], kind: str, predicate: object) -> bytes:
-    """The bytes of a statement of type `kind` with `predicate` about the images `digests`."""
+    """Encode a statement of type `kind` with `predicate` about the images `digests`."""
     subjects = [{"digest": {"sha256": digest.removeprefix("sha256:")}} for digest in digests]
     return codec.compact(
         {
@@ -82,6 +82,6 @@ def of(digests: Sequence[Digest], kind: str, predicate: object) -> bytes:
 
 
 def sign(payload: bytes, key: PrivateKey) -> Envelope:
-    """The envelope of a statement, signed with `key`."""
+    """Sign a statement with `key`, and return the envelope."""
     bare = Envelope(payload=payload, payload_type=in_toto.PAYLOAD_TYPE, signatures=())
     return msgspec.structs.replace(bare, signatures=(EnvelopeSignature(sig=key.sign(bare.signed)),))

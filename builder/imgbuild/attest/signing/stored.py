@@ -1,7 +1,7 @@
 """Reads and adds signatures attached to an image in a registry.
 
-Signatures and signed statements are read in both formats of cosign, and damaged ones are listed;
-bundles are written. Callers decide whether a key is trusted.
+Signatures and signed statements are read in all formats of cosign, and written as bundles. Damaged
+ones are listed. Callers decide whether a key is trusted.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from imgbuild.values import Digest
 
 
 class StoredSignature(msgspec.Struct, frozen=True, kw_only=True):
-    """One signature: its location, its subject, and the signed bytes.
+    """A signature: location, subject, and signed bytes.
 
-    `kind` is a statement's predicate type; that of an image signature is the same in both formats.
-    `payload` is the statement, empty for a collection's signature.
+    `kind` is the predicate type, which for an image signature does not depend on the format.
+    `payload` is the statement, or empty for a signature in a collection.
     """
 
     place: str
@@ -43,12 +43,12 @@ class StoredSignature(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes = b""
 
     def by(self, key: PublicKey) -> bool:
-        """Whether the signature was created with `key`."""
+        """Whether the signature is by `key`."""
         return any(key.verify(self.signed, each) for each in self.signatures)
 
 
 class AttachedSignatures(msgspec.Struct, frozen=True, kw_only=True):
-    """All signatures attached to an image, and a description of each that cannot be read."""
+    """The signatures attached to an image, and descriptions of unreadable ones."""
 
     signatures: tuple[StoredSignature, ...]
     damaged: tuple[str, ...]
@@ -60,7 +60,7 @@ class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read(client: Client, repository: Repository, digest: Digest) -> AttachedSignatures:
-    """Every signature of the image `digest` in `repository`."""
+    """Read all signatures of the image `digest` in `repository`."""
     signatures: list[StoredSignature] = []
     damaged: list[str] = []
     beside: tuple[Descriptor, ...] = ()
@@ -83,7 +83,7 @@ def read(client: Client, repository: Repository, digest: Digest) -> AttachedSign
 
 @contextlib.contextmanager
 def _noted(damaged: list[str]) -> Iterator[None]:
-    """Records an absent or invalid signature and continues with the others."""
+    """Record an absent or invalid signature, and continue."""
     try:
         yield
     except InputError as error:
@@ -165,7 +165,7 @@ def put_bundle(
 def _layers(
     client: Client, repository: Repository, digest: Digest, kind: str
 ) -> tuple[Descriptor, ...]:
-    """The layers of an image's collection; none if there is no such tag."""
+    """The layers of an image's collection. Empty if the tag does not exist."""
     tag = forms.tag(digest, kind)
     try:
         fetched = client.manifest(repository.tagged(tag))
