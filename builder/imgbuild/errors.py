@@ -109,7 +109,8 @@ class NoSolution(ImgbuildError):
     """No package set satisfies the target.
 
     `reasons` explain the conflict, one line each; `nearest` are similar requests that have a
-    solution.
+    solution; `cuda` is the CUDA release on which the same request has one, if such a release is
+    known.
     """
 
     exit_code = 8
@@ -120,11 +121,13 @@ class NoSolution(ImgbuildError):
         *,
         reasons: tuple[str, ...] = (),
         nearest: tuple[str, ...] = (),
+        cuda: str | None = None,
         hint: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.reasons = reasons
         self.nearest = nearest
+        self.cuda = cuda
 
 
 class ImpossibleRequirements(NoSolution):
