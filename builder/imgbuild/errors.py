@@ -109,6 +109,7 @@ class NoSolution(ImgbuildError):
     """No package set satisfies the target.
 
     `reasons` are lines that explain the conflict. `nearest` are similar requests with a solution.
+    `cuda` is the CUDA release on which the same request has a solution, if one is known.
     """
 
     exit_code = 8
@@ -119,11 +120,13 @@ class NoSolution(ImgbuildError):
         *,
         reasons: tuple[str, ...] = (),
         nearest: tuple[str, ...] = (),
+        cuda: str | None = None,
         hint: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.reasons = reasons
         self.nearest = nearest
+        self.cuda = cuda
 
 
 class ImpossibleRequirements(NoSolution):

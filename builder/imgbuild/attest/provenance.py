@@ -86,11 +86,10 @@ def circumstances(
     )
 
 
-def details_of_lock(lock: Sha256, environ: Mapping[str, str] | None = None) -> BuildDetails:
-    """The build details of a lock outside of a project: sha256 and builder."""
-    environment = os.environ if environ is None else environ
+def details_of_lock(lock: Sha256) -> BuildDetails:
+    """The build details of a lock outside a project: its sha256 and the builder."""
     return BuildDetails(
-        lock=lock, builder=builder_id(environment), invocation=_invocation(environment)
+        lock=lock, builder=builder_id(os.environ), invocation=_invocation(os.environ)
     )
 
 

@@ -24,7 +24,6 @@
 from __future__ import annotations
 
 import enum
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,6 +33,7 @@ from imgbuild.cli._verb import CONTAINER, OUTPUT, REGISTRY, SELECT, Definition, 
 from imgbuild.errors import ImgbuildError
 from imgbuild.matrix.notes import nearest
 from imgbuild.matrix.project_paths import find
+from imgbuild.system.forked import processors
 from imgbuild.values import Arch, is_number
 
 Through = Literal["docker", "podman", "apptainer", "root", "here"]  # what runs an image
@@ -308,5 +308,5 @@ Reference = Annotated[
 
 
 def processes(jobs: int) -> int:
-    """The number of processes to use for `--jobs`."""
-    return jobs or os.cpu_count() or 1
+    """The number of processes for `--jobs`."""
+    return jobs or processors()

@@ -9,7 +9,6 @@ files of effects have a constant time.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,10 +42,11 @@ from imgbuild.matrix.model import User
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe
 from imgbuild.system.boundary import reading
+from imgbuild.system.forked import processors
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch
 
-THREADS = min(4, os.cpu_count() or 1)  # lzma releases Python's global lock
+THREADS = min(4, processors())  # lzma releases Python's global lock
 CONFIGURATION = "etc/dpkg/dpkg.cfg.d/imgbuild"
 
 

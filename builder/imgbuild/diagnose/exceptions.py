@@ -20,6 +20,7 @@ MOST_MESSAGE = 4000  # characters
 MOST_CONTINUATION = 12  # lines of a message after its first
 MOST_SOURCES = 4096
 MOST_CODE = 200  # characters of a line of code
+MOST_EXCEPTIONS = 3000
 
 MARKS = re.compile(r"[\s^~]+$|\d{1,7} ")  # below code; the lines around it in IPython's
 HEADER = re.compile(r"Traceback \(most recent call last\)")
@@ -183,10 +184,9 @@ class _Trace(msgspec.Struct):
 class ExceptionReader:
     """Reads lines in order; `exceptions` are the complete ones."""
 
-    def __init__(self, limit: int = 3000) -> None:
+    def __init__(self) -> None:
         self.exceptions: list[LoggedException] = []
         self.cut: TraceFrame | None = None  # where a traceback is that the log does not complete
-        self._limit = limit
         self._traces: dict[str, _Trace] = {}
 
     def read_line(self, line: LogLine) -> bool:
@@ -324,7 +324,7 @@ class ExceptionReader:
 
     def _add(self, exception: LoggedException) -> bool:
         """Add an exception; False if the limit is reached."""
-        if len(self.exceptions) >= self._limit:
+        if len(self.exceptions) >= MOST_EXCEPTIONS:
             return False
         self.exceptions.append(exception)
         return True

@@ -41,13 +41,11 @@ class ShellScript:
     project, None if it is not in the project.
     """
 
-    def __init__(
-        self, reading: Reading, file: str, *, variables: Mapping[str, str], folder: str = "."
-    ) -> None:
+    def __init__(self, reading: Reading, file: str, *, variables: Mapping[str, str]) -> None:
         self.reading = reading
         self.file = file
         self.variables = dict(variables)
-        self.folder: str | None = folder
+        self.folder: str | None = "."
         self.text = reading.sources.text(file)
         self._conditions = 0
         self._cloned = ""

@@ -12,7 +12,7 @@ import msgspec
 
 from imgbuild.errors import ImgbuildError, NoSolution
 from imgbuild.lock.published import PublishedTarget
-from imgbuild.resolve import conflict, first_solve, resolve_request, suggest
+from imgbuild.resolve import conflict, first_solve, resolve_request
 from imgbuild.resolve.conflict import Demand, PackageFacts, RequirementConflict
 from imgbuild.resolve.first_solve import LearnedMemory, Query
 from imgbuild.resolve.resolve_request import RequestedPackage
@@ -39,10 +39,10 @@ def _target_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
     try:
         first_solve.refuse(query, first_solve.available(query))
     except NoSolution as better:
-        cuda = suggest.other_cuda(better.nearest) if problem.row is not None else None
-        if cuda is not None:
+        if better.cuda is not None and problem.row is not None:
             better.hint = (
-                f'for CUDA {cuda}, write `cuda: "{cuda}"` in {problem.name} of matrix.yaml'
+                f'for CUDA {better.cuda}, write `cuda: "{better.cuda}"` in {problem.name} of'
+                " matrix.yaml"
             )
         return better
     return error

@@ -222,6 +222,7 @@ def refuse(query: Query, facts: PackageFacts) -> None:
         message,
         reasons=tuple(reasons),
         nearest=(*near, *suggested),
+        cuda=looked.cuda,
         hint=None if request.row else _audit_hint(demands),
     )
 

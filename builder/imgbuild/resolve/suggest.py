@@ -6,7 +6,6 @@ followed. It lists the packages whose code was not read.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -27,7 +26,6 @@ AT_ONCE = 16
 ROUNDS = 6  # of learning from the code of a suggestion
 SHOWN = 4  # suggestions
 UNREAD = "according to METADATA; its code was not read"
-OTHER_CUDA = re.compile(r"CUDA (\d+\.\d+) instead of ")
 
 
 class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +64,7 @@ class Suggestions:
         self.check = check
         self.kept = retained
         self.clashing: set[Key] = set()  # requests whose code is incompatible
+        self.cuda: str | None = None  # a release on which the same requests have a solution
 
     def find(self, cuda: str | None) -> tuple[str, ...]:
         """Suggestions that change one request (with the same CUDA first), else several requests."""
@@ -126,6 +125,7 @@ class Suggestions:
                 read = self._compatible_code(self.requests)
                 if read is None:
                     return []  # on no release, since their code is the same on each
+                self.cuda = other
                 return [
                     self._text_of(f"CUDA {other} instead of {cuda}", self.requests, other, read)
                 ]
@@ -270,12 +270,6 @@ def _apart(cuda: str, other: str) -> int:
 def _number(cuda: str) -> int:
     major, minor = cuda.split(".")
     return int(major) * 100 + int(minor)
-
-
-def other_cuda(suggestions: Iterable[str]) -> str | None:
-    """The CUDA release of the suggestion that changes nothing else; None without one."""
-    matches = filter(None, map(OTHER_CUDA.match, suggestions))
-    return next((match[1] for match in matches), None)
 
 
 def targets(

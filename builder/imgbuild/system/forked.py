@@ -10,11 +10,16 @@ from contextlib import suppress
 
 
 def processors() -> int:
-    """The number of processes that can compute in parallel; 1 if this process cannot be copied.
+    """The number of processors that this process can use."""
+    return len(os.sched_getaffinity(0))
+
+
+def copy_limit() -> int:
+    """The number of copies of this process that can compute at once; 1 if it cannot be copied.
 
     A copy has only the thread that creates it, and locks of other threads remain locked.
     """
-    return len(os.sched_getaffinity(0)) if threading.active_count() == 1 else 1
+    return processors() if threading.active_count() == 1 else 1
 
 
 class Forked:

@@ -18,6 +18,7 @@ from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.shell import Command, Word
 from imgbuild.audit.source.text import dotted, string
+from imgbuild.audit.source.tree import walk
 from imgbuild.system.syntax import valid_source
 
 _RUNNERS = frozenset(("run", "Popen", "call", "check_call", "check_output", "getoutput"))
@@ -63,7 +64,7 @@ def _of_python(source: bytes) -> Iterator[Command]:
         return
     lists: dict[str, list[ast.List]] = {}
     run: list[ast.expr] = []
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
             for target in node.targets:
                 if isinstance(target, ast.Name):

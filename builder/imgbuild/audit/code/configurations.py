@@ -15,6 +15,7 @@ from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.audit.source.text import string
+from imgbuild.audit.source.tree import walk
 from imgbuild.errors import FetchFailed
 from imgbuild.matrix.notes import nearest
 from imgbuild.report import Severity
@@ -107,7 +108,7 @@ def _model_fields(source: bytes, name: str) -> frozenset[str]:
     tree = valid_source(source)
     if tree is None:
         return frozenset()
-    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    classes = {node.name: node for node in walk(tree) if isinstance(node, ast.ClassDef)}
     names: set[str] = set()
     while name in classes:
         node = classes[name]

@@ -14,6 +14,7 @@ from imgbuild.audit.code.shell import Word
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.main_path.configuration import OPEN, HydraProgram, program
 from imgbuild.audit.source.text import string
+from imgbuild.audit.source.tree import walk
 from imgbuild.matrix.notes import nearest
 from imgbuild.report import Severity
 from imgbuild.system import yaml_data
@@ -133,7 +134,7 @@ def _of_python(
     tree = valid_source(text.source)
     if tree is None:
         return
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [node for node in walk(tree) if isinstance(node, ast.Call)]
     places = [string(value) or "" for call in calls for value in _places(call)]
     here = main.folder.replace("/", ".")
     if not any(place == here or place.rstrip("/").endswith(main.folder) for place in places):

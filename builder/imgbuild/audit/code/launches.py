@@ -16,6 +16,7 @@ from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.shell import Command, Word
 from imgbuild.audit.code.sources import PackageSources
+from imgbuild.audit.source.tree import walk
 from imgbuild.report import Severity
 from imgbuild.system import files, yaml_data
 from imgbuild.system.syntax import valid_source
@@ -207,7 +208,7 @@ def _rejected(sources: PackageSources, text: CodeText) -> Iterator[CodeFinding]:
     for option in load():
         places = [
             each.value
-            for node in ast.walk(tree)
+            for node in walk(tree)
             if isinstance(node, ast.Call)
             for each in node.keywords
             if each.arg == option.argument and _is_rejected(option, each.value)

@@ -10,6 +10,7 @@ from functools import cached_property
 from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.replaced import unused_lines
+from imgbuild.audit.source.tree import walk
 from imgbuild.report import Evidence, Relation
 from imgbuild.system.syntax import parse_source
 
@@ -175,7 +176,7 @@ def _called(test: ast.expr) -> frozenset[str]:
     """The functions that a condition calls by name, with only literal arguments."""
     return frozenset(
         node.func.id
-        for node in ast.walk(test)
+        for node in walk(test)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and all(isinstance(value, ast.Constant) for value in node.args)

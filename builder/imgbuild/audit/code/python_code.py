@@ -96,7 +96,7 @@ def _checked(
 ) -> dict[str, FileFindings]:
     """File → the findings in the modules `new`, of which copies of this process check shares."""
     size = sum(len(text.source) for text in new.values())
-    processes = max(1, min(forked.processors(), size // SHARE)) if copied is not None else 1
+    processes = max(1, min(forked.copy_limit(), size // SHARE)) if copied is not None else 1
     first, *rest = _shares(new, processes)
 
     def _check_share(share: Mapping[str, CodeText]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -16,6 +15,7 @@ from imgbuild.audit.source.module import read_module
 from imgbuild.cache.store import Store
 from imgbuild.system.code_digest import code_digest
 from imgbuild.system.collector import paused
+from imgbuild.system.forked import processors
 from imgbuild.system.workers import Workers
 from imgbuild.values import sha256
 
@@ -85,7 +85,7 @@ def digest(text: CodeText) -> str:
 
 def _read_all(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
     """File → its facts as MessagePack, and its summary."""
-    processes = len(os.sched_getaffinity(0))
+    processes = processors()
     if processes < 2 or sum(len(text.source) for text in texts) < WORTH:
         return read_texts(texts)
     workers = Workers(processes)

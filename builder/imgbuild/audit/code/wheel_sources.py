@@ -20,6 +20,7 @@ from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Function, ModuleFacts
 from imgbuild.audit.source.text import dotted, string, string_list
+from imgbuild.audit.source.tree import walk
 from imgbuild.errors import FetchFailed
 
 _ADVICE = 160  # characters of a table's text
@@ -144,7 +145,7 @@ class WheelSources:
         source = self._source(table.home) if table.home is not None else None
         last = getattr(table.definition, "name", name)
         for statement in source.binding(last) if source is not None else ():
-            for node in ast.walk(statement):
+            for node in walk(statement):
                 if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
                     pairs = zip(node.value.keys, node.value.values, strict=True)
                     return {
@@ -203,7 +204,7 @@ def _passes_on(wrapper: FunctionNode, functions: list[str]) -> bool:
     aside: set[ast.AST] = set()
     for node in _body_nodes(wrapper.body):
         if isinstance(node, ast.If) and _leaves(node.body, functions):
-            aside.update(each for statement in node.body for each in ast.walk(statement))
+            aside.update(each for statement in node.body for each in walk(statement))
         if node in aside:
             continue
         if isinstance(node, ast.Call) and dotted(node.func) in functions:
@@ -286,7 +287,7 @@ def _body_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 def _may_bind(source: ModuleTree, name: str) -> bool:
     """Whether a module may bind a name otherwise than by statements: `globals()[name] = …`."""
-    nodes = list(ast.walk(source.tree))
+    nodes = list(walk(source.tree))
     loops = {dotted(node.target): string_list(node.iter) for node in nodes if type(node) is ast.For}
     return any(_binds(node, name, loops) for node in nodes)
 
@@ -312,7 +313,7 @@ def _is_globals(node: ast.AST) -> bool:
 
 def _raising(function: FunctionNode) -> Iterator[str]:
     """The tables X of `if attr in X: raise AttributeError(…)`."""
-    for node in ast.walk(function):
+    for node in walk(function):
         if (
             isinstance(node, ast.If)
             and isinstance(node.test, ast.Compare)

@@ -12,6 +12,7 @@ from imgbuild.audit.names.lookup import index
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Class, Function, ModuleFacts
+from imgbuild.audit.source.tree import walk
 from imgbuild.system.syntax import parse_expression
 
 # Package set → its evaluator.
@@ -43,7 +44,7 @@ def _answer(memory: Evaluator, subject: str) -> bool | None:
     node = expression(text)
     if not isinstance(facts, ModuleFacts) or node is None:
         return None
-    names = sorted({part.id for part in ast.walk(node) if isinstance(part, ast.Name)})
+    names = sorted({part.id for part in walk(node) if isinstance(part, ast.Name)})
     bound = index(facts).top
     if not scope and (facts.broken or any(len(bound.get(name, ())) > 1 for name in names)):
         source = memory.source(module)

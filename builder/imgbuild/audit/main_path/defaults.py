@@ -25,6 +25,7 @@ from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.source.facts import Class, Function, ModuleFacts
 from imgbuild.audit.source.text import dotted
+from imgbuild.audit.source.tree import walk
 
 _DEEPEST = 10  # calls within calls
 _STATEMENTS = 4000
@@ -164,7 +165,7 @@ class _DefaultWalk:
                     value = _field_default(statement.value)
                     if value is not UNKNOWN:
                         defaults[statement.target.id] = value
-            for part in ast.walk(node) if node is not None else ():
+            for part in walk(node) if node is not None else ():
                 if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
                     assigned.add(part.attr)
         return {name: value for name, value in defaults.items() if name not in assigned}
@@ -288,11 +289,11 @@ class _DefaultWalk:
         self._forget(node)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             self._names[node.name] = UNKNOWN
-        elif any(isinstance(part, ast.Return) for part in ast.walk(node)):
+        elif any(isinstance(part, ast.Return) for part in walk(node)):
             raise _Returned
 
     def _forget(self, node: ast.AST) -> None:
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                 self._names[part.id] = UNKNOWN
             elif isinstance(part, (ast.Attribute, ast.Subscript)) and isinstance(

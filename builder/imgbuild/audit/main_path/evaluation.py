@@ -46,6 +46,7 @@ from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts
+from imgbuild.audit.source.tree import walk
 from imgbuild.values import normalize
 
 _STEPS = 20000  # of one evaluation, at most
@@ -123,7 +124,7 @@ class Evaluator:
         """Whether calling a function only creates a generator or coroutine."""
         if node not in self._suspended:
             self._suspended[node] = isinstance(node, ast.AsyncFunctionDef) or any(
-                isinstance(part, _SUSPENDED) for part in ast.walk(node)
+                isinstance(part, _SUSPENDED) for part in walk(node)
             )
         return self._suspended[node]
 

@@ -19,6 +19,7 @@ from imgbuild.audit.main_path.view import View
 from imgbuild.audit.names.lookup import index
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.source.facts import Import, ModuleFacts
+from imgbuild.audit.source.tree import walk
 
 _BRANCHES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Try, ast.TryStar)
 _DEEPEST = 8  # tables of names that refer to one another
@@ -141,6 +142,6 @@ def is_caught(raised: str, caught: Iterable[str]) -> bool:
 def _texts(source: ModuleTree) -> Iterator[str]:
     for statement in source.tree.body:
         if not isinstance(statement, _BRANCHES):
-            for node in ast.walk(statement):
+            for node in walk(statement):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     yield node.value

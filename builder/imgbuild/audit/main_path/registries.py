@@ -9,6 +9,7 @@ from imgbuild.audit.main_path.policy import MainPathPolicy
 from imgbuild.audit.names.scopes import Meaning
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Call, Function
+from imgbuild.audit.source.tree import walk
 from imgbuild.system.syntax import parse_source
 
 
@@ -56,7 +57,7 @@ def _keys(source: bytes, table: str) -> frozenset[str]:
             targets = [statement.target]
         if not any(isinstance(target, ast.Name) and target.id == table for target in targets):
             continue
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, ast.Dict):
                 keys.update(_text(key) for key in node.keys)
             elif isinstance(node, ast.Tuple) and len(node.elts) == 2:

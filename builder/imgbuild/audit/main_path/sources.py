@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.audit.source.text import dotted
+from imgbuild.audit.source.tree import walk
 from imgbuild.system.syntax import parse_source
 
 # Context managers that let exceptions through.
@@ -75,7 +76,7 @@ class ModuleTree:
         """The attributes that the module assigns on objects other than `self`."""
         return frozenset(
             node.attr
-            for node in ast.walk(self.tree)
+            for node in walk(self.tree)
             if isinstance(node, ast.Attribute)
             and not isinstance(node.ctx, ast.Load)
             and not (isinstance(node.value, ast.Name) and node.value.id == "self")
@@ -121,7 +122,7 @@ class ModuleTree:
     def caught_at(self, line: int) -> frozenset[str]:
         """The exceptions that `try` and `with` around a line catch; "" means any."""
         caught: set[str] = set()
-        for node in ast.walk(self.tree):
+        for node in walk(self.tree):
             body = node.body if isinstance(node, (ast.Try, ast.TryStar, ast.With)) else ()
             if not body or not body[0].lineno <= line <= (body[-1].end_lineno or 0):
                 continue
@@ -142,7 +143,7 @@ class ModuleTree:
                 not isinstance(statement, _BRANCHES) for statement in self.bindings.get(part.id, ())
             )
             <= 1
-            for part in ast.walk(node)
+            for part in walk(node)
             if isinstance(part, ast.Name)
         )
 

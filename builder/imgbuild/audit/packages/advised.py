@@ -11,6 +11,7 @@ import msgspec
 from imgbuild.audit.packages.content import WheelContent
 from imgbuild.audit.packages.reading import installed
 from imgbuild.audit.source.text import dotted
+from imgbuild.audit.source.tree import walk
 from imgbuild.system.syntax import valid_source
 from imgbuild.values import normalize
 
@@ -90,7 +91,7 @@ def _extras(handler: ast.ExceptHandler, package: str) -> list[str]:
     """The extras of a package in installation instructions, in the strings of a handler."""
     texts = [
         part.value.translate(_QUOTES)
-        for part in ast.walk(handler)
+        for part in walk(handler)
         if isinstance(part, ast.Constant) and isinstance(part.value, str)
     ]
     named = [match for text in texts for match in _ADVICE.findall(text)]

@@ -12,7 +12,6 @@ import bisect
 import contextlib
 import fnmatch
 import itertools
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -51,6 +50,7 @@ from imgbuild.cache.store import Store
 from imgbuild.index.remote_wheel import Ranges
 from imgbuild.lock.resolution import Wheel
 from imgbuild.oci.content import BROKEN
+from imgbuild.system.forked import processors
 from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import normalize
 
@@ -414,7 +414,7 @@ class Library:
         self.published = published_facts() if published is None else published
         self.http = http
         self.ahead = ahead
-        self.workers = ReaderProcesses(processes or len(os.sched_getaffinity(0)))
+        self.workers = ReaderProcesses(processes or processors())
         self._library_wheels: dict[tuple[str, bool, tuple[str, ...]], LibraryWheel] = {}
         self._bar: ProgressBar | None = None
         self._read: set[str] = set()  # packages that the bar counts

@@ -7,6 +7,7 @@ import io
 import tokenize
 from collections.abc import Iterator
 
+from imgbuild.audit.source.tree import walk
 from imgbuild.system.syntax import parse_source
 
 _OWNERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -49,7 +50,7 @@ def _without_docstrings(source: bytes, tree: ast.Module) -> bytes:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, _OWNERS) and node.body and isinstance(node.body[0], ast.Expr):
             value = node.body[0].value
             if isinstance(value, ast.Constant) and isinstance(value.value, str):

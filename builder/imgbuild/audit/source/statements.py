@@ -18,6 +18,7 @@ from imgbuild.audit.source.expressions import Expressions
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.name_values import UNKNOWN, FlowPath, Guards, State
 from imgbuild.audit.source.text import dotted, never_continues
+from imgbuild.audit.source.tree import walk
 from imgbuild.audit.source.try_statements import Try, TryGuards, imported, read_try
 
 
@@ -164,7 +165,7 @@ class Statements:
         paths = [FlowPath(before)]
         for case in node.cases:
             self.names.restore(before)
-            for part in ast.walk(case.pattern):
+            for part in walk(case.pattern):
                 for value in _pattern_values(part):
                     self.expressions.visit(value)
                 name = getattr(part, "name", None) or getattr(part, "rest", None)
