@@ -91,6 +91,8 @@ def published_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publish
     index.wheel("drift", "0.2", uploaded="2023-11-01")
     index.wheel("drift", "0.5", ["vanished"], uploaded="2024-10-01")
     index.wheel("drift", "0.6", ["vanished"])
+    index.wheel("vllm", "0.5.1", uploaded="2024-07-06")
+    index.wheel("vllm", "0.6.3", ["vanished"], uploaded="2024-10-14")
     index.wheel("eager", "1.0", uploaded="2024-01-01")
     index.wheel("eager", "2.0", ["thewheel>=2"])
     index.wheel("overwriting", "1.0", files={"helper.py": b"VALUE = 43\n"})

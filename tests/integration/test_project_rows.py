@@ -195,6 +195,9 @@ def test_outdated_resolution_is_refused(published_site: PublishedSite, tmp_path:
     assert "requires drift<=0.6, of which only drift 0.2 of 2023-11 is installable" in refused
     assert "vanished was not found" in refused
     assert "drift==0.2" in refused
+    (project.folder / "requirements.txt").write_text("torch==2.6.0\nvllm<=0.6.3\n")
+    refused = unwrapped(project.run("lock", ROW, status=8).stderr)
+    assert "requires vllm<=0.6.3, of which only vllm 0.5.1 of 2024-07 is installable" in refused
     for accepted in ("drift==0.2", "drift>=0.1,<=0.6"):
         (project.folder / "requirements.txt").write_text(f"torch==2.6.0\n{accepted}\n")
         project.run("lock", ROW)

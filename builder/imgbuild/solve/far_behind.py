@@ -16,9 +16,11 @@ from packaging.version import Version
 from imgbuild.errors import ImpossibleRequirements, NoSolution
 from imgbuild.index.catalogue import Catalogue
 from imgbuild.solve.freshness import Lag, newest
+from imgbuild.solve.torch import ENGINES
 from imgbuild.solve.uv import ChosenPackage
 
 FAR = datetime.timedelta(days=183)
+FAR_ENGINE = datetime.timedelta(days=45)  # with an upper bound; each release has its own API
 BOUNDED = frozenset((">", ">=", "==", "===", "~="))  # what accepts old versions, or names one
 
 
@@ -58,6 +60,7 @@ def find(
         spec = SpecifierSet(specs.get(item.package, ">=0"))
         if (item.package, item.version) in expected or BOUNDED & {each.operator for each in spec}:
             continue
+        far = FAR_ENGINE if item.package in ENGINES and str(spec) else FAR
         wheels = [
             offer.wheel
             for offer in catalogue.offers(item.package)
@@ -68,7 +71,7 @@ def find(
         top = newest(wheels)
         if not times or top is None or top.uploaded is None or top.version is None:
             continue
-        if top.version <= version or top.uploaded - min(times) <= FAR:
+        if top.version <= version or top.uploaded - min(times) <= far:
             continue
         recent = [
             each.version
@@ -76,7 +79,7 @@ def find(
             if each.version is not None
             and version < each.version <= top.version
             and each.uploaded is not None
-            and top.uploaded - each.uploaded <= FAR
+            and top.uploaded - each.uploaded <= far
         ]
         lag = Lag(
             package=item.package,

@@ -35,6 +35,7 @@ from imgbuild.solve import (
     extension,
     far_behind,
     freshness,
+    impossible_sdists,
     open_torch,
     project_metadata,
     refusal,
@@ -510,9 +511,10 @@ def _resolve_once(
         return (*constraints.required(learned, package, str(version), present), *tagged)
 
     problem = prepared.problem
-    bounds, store = bounds_of(prepared), problem.context.store
+    unusable = impossible_sdists.lines(prepared.catalogue, problem, present, learned)
+    bounds = bounds_of(prepared, unusable)
     try:
-        return _run_uv(prepared, bounds, store, amend)
+        return _run_uv(prepared, bounds, problem.context.store, amend)
     except uv.AddressRequired as error:
         message = f"{problem.name} cannot be solved for {problem.arch}"
         addressed = prepared.catalogue.addressed.items()
@@ -550,16 +552,14 @@ def _run_uv(
         return uv.resolve(catalogue, prepared.requirements, bounds, store, amend)
 
 
-def bounds_of(prepared: PreparedTarget) -> uv.ResolverBounds:
-    """Bounds for uv: the CUDA release, and the constraints of the project's files.
-
-    Bounds on packages that a published target locks are omitted.
-    """
+def bounds_of(prepared: PreparedTarget, more: Iterable[str] = ()) -> uv.ResolverBounds:
+    """Bounds for uv: CUDA release, `more`, and the files' constraints on unpublished packages."""
     problem, required = prepared.problem, prepared.problem.requirements
     held = prepared.published.versions if prepared.published is not None else {}
     return uv.ResolverBounds(
         constraints=(
             *_cuda_bounds(prepared),
+            *more,
             *(line for line in required.constraints if package_of(line) not in held),
         ),
         overrides=required.overrides,

@@ -1,0 +1,62 @@
+"""Finds sdists excluded by learned constraints before uv reads METADATA (separate: one rule).
+
+METADATA of an sdist requires a build, which takes seconds to minutes for each version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from packaging.specifiers import SpecifierSet
+
+from imgbuild.index.catalogue import Catalogue
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.solve.problem import SolveProblem
+
+
+def lines(
+    catalogue: Catalogue,
+    problem: SolveProblem,
+    present: Collection[str],
+    learned: Iterable[Constraint],
+) -> tuple[str, ...]:
+    """Constraints, one for each package of `present` with sdists that the target cannot contain.
+
+    With the pins and specifiers of the target, no version of another package satisfies a learned
+    constraint of such an sdist.
+    """
+    required, packages = problem.requirements, {*present}.intersection(problem.matrix.sdists)
+    pins = {**problem.target.pins, **required.pins}
+    return excluded(catalogue, packages, pins, required.versions, learned)
+
+
+def excluded(
+    catalogue: Catalogue,
+    packages: Collection[str],
+    pins: Mapping[str, str],
+    specs: Mapping[str, str],
+    learned: Iterable[Constraint],
+) -> tuple[str, ...]:
+    """As `lines`, for a target with the versions `pins` and the specifiers `specs`."""
+    entries = [entry for entry in learned if not entry.unused]
+    accepted = {package: SpecifierSet(spec) for package, spec in specs.items()}
+    accepted |= {package: SpecifierSet(f"=={version}") for package, version in pins.items()}
+    for entry in entries:
+        if entry.package in pins and entry.covers(pins[entry.package]):
+            accepted[entry.other] = accepted.get(entry.other, SpecifierSet()) & entry.spec
+    versions: dict[str, dict[str, None]] = {}
+    for entry in entries:
+        if entry.package not in packages or entry.other not in accepted:
+            continue
+        both = entry.spec & accepted[entry.other]
+        offered = (offer.wheel.version for offer in catalogue.offers(entry.other))
+        if any(both.contains(version, prereleases=True) for version in offered if version):
+            continue
+        for offer in catalogue.offers(entry.package):
+            version = str(offer.wheel.version)
+            if offer.sdist is not None and entry.covers(version):
+                versions.setdefault(entry.package, {})[version] = None
+    return tuple(
+        f"{package}{','.join(f'!={version}' for version in each)}"
+        for package, each in sorted(versions.items())
+    )
