@@ -61,8 +61,12 @@ OWN_MODELS = ("vllm", "sglang")
 
 def overridden(text: str, caller: str, code: str) -> Reason | None:
     """The cause if a package passes a keyword that a method of the program does not accept."""
-    match = KEYWORD.search(text) if caller else None
+    match = KEYWORD.search(text)
     owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
+    if owner.endswith(("Trainer", "Callback")) and not releases.owner(owner):
+        caller = caller or "transformers"  # its Trainer calls the methods of subclasses
+    if not caller:
+        return None
     if (
         match is None
         or not owner
@@ -82,14 +86,15 @@ def overridden(text: str, caller: str, code: str) -> Reason | None:
             f" release for the installed {package} (imgbuild resolve names both)",
         )
     own = f"self.{method}(" in code and not owner.endswith(("Trainer", "Model"))
+    before = releases.table().passed.get(f"{method}.{name}", "")
     return Reason(
         code="IMG904",
         cause=f"{owner}.{method} does not accept the argument {name}, which the installed {package}"
         " passes to it" + f": a fault of this release if {owner} is a class of {package}" * own,
         cure=f"{requirements.renewed(package)}; if {owner} is of your code, "
         * own
-        + f"add {name}=None (or **kwargs) to the parameters of {method}, or install the version"
-        f" of {package} that {owner} was written for",
+        + f"add {name}=None (or **kwargs) to the parameters of {owner}.{method}, or install"
+        f" {before or f'the version of {package} that {owner} was written for'}",
     )
 
 
@@ -294,6 +299,16 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
         return None
     package, module = releases.package_name(caller), match["module"]
     name = match.groupdict().get("name")
+    if not name and (unbuilt := re.search(r"\.(_[a-z]*version|_[A-Z]\w*|_custom\w*)$", module)):
+        return Reason(
+            code="IMG903",
+            cause=f"{package} has no {unbuilt[1]}, a module that its build writes: sources of"
+            f" {package} are imported which were not built (a checkout, an archive without git"
+            " metadata), or the installation is incomplete",
+            cure=f"install a wheel: pip install --force-reinstall --no-deps {package}"
+            f" (--only-binary {package}; another release if this one has none), and run outside of a"
+            f" checkout of {package}; or build the checkout: pip install -e .",
+        )
     what = f"{name} of its module {module}" if name else f"its module {module}"
     return Reason(
         code="IMG902" if name else "IMG903",

@@ -270,7 +270,7 @@ def _of_event(
         calls.passed_through(event.text, caller, above, value.facts)
         or calls.called_by_name(event.text, code, caller, above, value.facts)
         or value_reasons.reason(event.text)
-        or binary_reasons.reason(event.text, value.facts)
+        or binary_reasons.reason(event.text, value.facts, caller)
         or requirements.reason(event.text, caller)
         or model_code.reason(event.text, value.facts, caller)
         or python_reasons.reason(event.text, value.facts, caller, code)
@@ -335,9 +335,14 @@ def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
 def _survived(reason: Reason, value: Log, event: Event) -> Reason:
     """The reason for an error mentioned in a line, which the program may have survived."""
     weak = event.level in ("I", "W") or "Warning: " in event.text
+    if value.note and not weak:
+        weak = event.exception is not None  # a line that states a failure explains more
+        stated = weak or BARE.search(event.text) is not None
+    else:
+        stated = value.short and BARE.match(event.text) is not None
     return msgspec.structs.replace(
         reason,
-        failed=not (value.short and BARE.match(event.text)),
+        failed=not stated,
         weak=weak,
         confidence="medium" if weak and reason.confidence == "high" else reason.confidence,
     )

@@ -24,7 +24,7 @@ MOST_CODE = 200  # characters of a line of code
 MARKS = re.compile(r"[\s^~]+$|\d{1,7} ")  # below code; the lines around it in IPython's
 HEADER = re.compile(r"Traceback \(most recent call last\)")
 FRAME = re.compile(
-    r'\s{0,60}File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:, in'
+    r'\s{0,60}(?:File "|(?=[^\s"]{1,400}\.py", line \d))(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:, in'
     r" (?P<name>.{1,120}))?"
 )
 RICH_FRAME = re.compile(
@@ -54,8 +54,8 @@ LIKELY = re.compile(
 )
 # In the middle of a line: the part of an exception that a warning or log call repeats.
 QUOTED = re.compile(
-    r"\b(?P<type>[A-Z]\w{1,60}(?:Error|Exception))(?:: |"
-    r"\((?=['\"]))['\"]?(?P<message>.{3,})"
+    r"(?<![\w.])(?P<type>[A-Z]\w{1,60}(?:Error|Exception))(?::\s?|\((?=['\"]))(?P<message>.{3,})",
+    re.ASCII,  # a letter of another script may precede it
 )
 # torch.compile's: the exception of its backend follows, which may be one of its own code.
 RAISED = re.compile(r"^backend='?\w+'? raised:$")
@@ -315,7 +315,7 @@ class ExceptionReader:
                 number=line.number,
                 source=line.source,
                 type=match["type"],
-                message=match["message"].rstrip("'\")")[:MOST_MESSAGE],
+                message=_unquoted(match["message"])[:MOST_MESSAGE],
                 traced=False,
                 level=line.level or "W",
             )
@@ -375,6 +375,17 @@ def _add_code(trace: _Trace, text: str) -> None:
     elif not latest.code and not MARKS.match(text):
         trace.frames[-1] = msgspec.structs.replace(latest, code=text[:MOST_CODE])
     trace.code = text
+
+
+def _unquoted(text: str) -> str:
+    """A quoted message without the quotation marks and brackets around it."""
+    text = text.rstrip(")\u201d\u300d\uff09")
+    for mark in "'\"":
+        if text.startswith(mark) and text.count(mark) <= 2:
+            text = text.strip(mark)
+        elif text.count(mark) % 2:
+            text = text.rstrip(mark)
+    return text
 
 
 def _is_code(text: str, indent: int | None) -> bool:

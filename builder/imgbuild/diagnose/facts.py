@@ -25,13 +25,13 @@ def stated() -> re.Pattern[str]:
     return re.compile(
         rf"(?<![\w./-])(?P<name>{names})[`'\"]?(?P<sep>==|-| {{1,30}}| ?[:@] ?| version:? ?)"
         rf"(?:is )?[`'\"(v]{{0,2}}(?P<version>{VERSION})(?![\w-])(?P<rest>\.dist-info|-cp|-py)?",
-        re.IGNORECASE,
+        re.IGNORECASE | re.ASCII,
     )
 
 
 VLLM_BANNER = re.compile(rf"(?:vLLM (?:API server )?version |LLM engine \(v)(?P<version>{VERSION})")
 TORCH_BANNER = re.compile(
-    rf"(?:PyTorch version: |torch\.__version__:? |you have torch"
+    rf"(?:PyTorch(?: version)?: |torch\.__version__:? |you have torch"
     rf" )(?P<version>{VERSION})"
 )
 PYTHON = re.compile(
@@ -54,6 +54,9 @@ WHEEL = re.compile(
 )
 
 
+# nvidia-nccl-cu13==2.28.9
+OF_CUDA = re.compile(r"nvidia-[a-z-]{2,30}-cu(1[123])\b")
+
 # What pip omits: 0.9.1 Requires-Python <3.13,>=3.9
 IGNORED = re.compile(
     r"(?P<version>\d[\w.]{0,30}) Requires-Python (?P<spec>[<>=!~][\w.,<>=!~* ]{0,40})"
@@ -74,6 +77,7 @@ class Facts(msgspec.Struct):
     versions: dict[str, str] = {}
     wheels: dict[str, WheelBuild] = {}
     ignored: dict[str, str] = {}  # version of a package → the Python that it requires
+    cudas: set[str] = set()  # CUDA releases of the NVIDIA packages in a list of packages
     python: str = ""
     driver: str = ""
     driver_cuda: str = ""
@@ -91,6 +95,8 @@ class Facts(msgspec.Struct):
             self._version(match["name"], match["version"])
         if "Requires-Python" in text:
             self.ignored |= {each["version"]: each["spec"] for each in IGNORED.finditer(text)}
+        if "nvidia-" in text:
+            self.cudas |= {match[1] for match in OF_CUDA.finditer(text)}
         if "torch" in text and "+cu" in text and (wheel := WHEEL.search(text)):
             build = WheelBuild(
                 version=wheel["version"], torch=wheel["torch"], abi=wheel["abi"] or ""

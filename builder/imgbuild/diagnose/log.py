@@ -47,7 +47,8 @@ class Event(msgspec.Struct, kw_only=True):
 class Log(msgspec.Struct, kw_only=True):
     """A log; `lines` is the number of lines that were read, `number` that of the last one.
 
-    `cut`: the innermost frame of a traceback whose exception is not in the log.
+    `cut`: the innermost frame of a traceback whose exception is not in the log. `note`: it is a
+    few lines of which none has a log level, such as a description that quotes an error.
     """
 
     events: list[Event]
@@ -58,6 +59,7 @@ class Log(msgspec.Struct, kw_only=True):
     lines: int
     number: int
     cut: TraceFrame | None = None
+    note: bool = False
 
     @property
     def texts(self) -> list[str]:
@@ -113,8 +115,10 @@ def parse(lines: Iterable[LogLine]) -> Log:
     shapes: Counter[str] = Counter()
     last: list[LogLine] = []
     count = number = fact_lines = long_lines = 0
+    levels = False
     for line in lines:
         count, number = count + 1, line.number
+        levels = levels or bool(line.level)
         before = len(reader.exceptions)
         traced = reader.read_line(line)
         if line.text.strip():
@@ -154,6 +158,10 @@ def parse(lines: Iterable[LogLine]) -> Log:
                 )
                 paragraph.starts(text)
     _complete(events, reader)
+    note = number <= SHORT and not levels
+    if note:
+        for event in events:
+            event.level = ""
     return Log(
         events=events,
         exceptions=reader.exceptions,
@@ -163,6 +171,7 @@ def parse(lines: Iterable[LogLine]) -> Log:
         lines=count,
         number=number,
         cut=reader.cut,
+        note=note,
     )
 
 

@@ -184,6 +184,12 @@ def _of_any(name: str) -> Existence | None:
     return None
 
 
+def _has(existence: Existence, facts: Facts) -> bool:
+    """Whether the version in the log has the name, so that its absence has another reason."""
+    version = facts.versions.get(existence.package, "")
+    return bool(version) and existence.fits(version)
+
+
 def _of(
     existence: Existence, what: str, remove: str, code: str, facts: Facts, caller: str = ""
 ) -> Reason:
@@ -193,6 +199,18 @@ def _of(
     """
     cures = []
     user = releases.package_name(caller)
+    version = facts.versions.get(existence.package, "")
+    if version and existence.spec and existence.within(version) and _has(existence, facts):
+        package = existence.package
+        return Reason(
+            code=code,
+            cause=f"{existence.sentence(what)}, and the log shows {package} {version}, which has"
+            f" it: another {package} is imported",
+            cure=f"compare python -m pip show {package} with the folder that the program imports"
+            " (print its __file__ and __version__): restart the notebook's kernel after an update,"
+            f" and remove a second {package} (a checkout in the working directory, ~/.local, another"
+            " environment on PATH)",
+        )
     if user and user != existence.package:
         newer = not existence.spec or existence.removed_in
         cures.append(f"use {'a newer' if newer else 'an older'} {user}, which does without it")
@@ -202,7 +220,6 @@ def _of(
         cures.append(remove)
     if existence.spec:
         cures.insert(0 if user else len(cures), f"install {existence.requirement()}")
-    version = facts.versions.get(existence.package, "")
     cause = existence.sentence(what)
     if version:
         cause += f" (the log shows {existence.package} {version})"
@@ -261,7 +278,7 @@ def _module(text: str, facts: Facts, caller: str) -> Reason | None:
     if match is None:
         return None
     module = (match["module"] or match.groupdict().get("required") or "").rstrip(".")
-    existence = releases.module_in(module)
+    existence = releases.exactly(module)  # Python names the first module that is absent
     if existence is not None:
         what = f"the module {module}"
         return _of(existence, what, f"do not import {module}", "IMG903", facts, caller)
@@ -326,8 +343,27 @@ def _attribute(text: str, facts: Facts, caller: str) -> Reason | None:
             )
     else:
         existence = releases.member(owner, name)
-        if existence is not None and existence.spec:
+        if existence is not None and existence.spec and not _has(existence, facts):
             return _of(existence, f"{owner}.{name}", f"do not use {name}", "IMG905", facts)
+        if package := releases.owner(owner):
+            return Reason(
+                code="IMG905",
+                cause=f"{owner}, a class of {package}, has no {name} in the installed version: the"
+                f" code that uses it was written for another {package}",
+                cure=requirements.update(package, caller, facts),
+            )
+        if owner.endswith("Config"):
+            have = facts.versions.get("transformers", "")
+            major = have.partition(".")[0]
+            older = f" (pip install 'transformers<{major}')" if major in ("4", "5") else ""
+            return Reason(
+                code="IMG905",
+                cause=f"{owner} does not define {name}: this configuration and the code that reads"
+                " it are of different versions, or the model's own code was written for another"
+                f" transformers than the installed {have}".rstrip(),
+                cure="install the transformers that transformers_version in the model's"
+                f" config.json or its card names{older}, or newer code of the model",
+            )
         package = "the package that defines it"
         cause = f"{owner} has no attribute {name} in the installed version"
         if owner.endswith("Trainer"):

@@ -59,6 +59,11 @@ STATED = tuple(
             rf"{NAME} version {INSTALLED} (?:is )?not supported\. (?:Currently )?supported versions"
             rf" are (?:[\w.]+, )*v?(?P<newest>\d+(?:\.\d+){{1,3}})"
         ),
+        # The version of PEFT you are using is not compatible, please use a version … than 0.5.0
+        (
+            rf"version of {NAME} (?:that )?(?:you are using|you have|installed|is installed) .{{0,80}}?"
+            rf"(?P<bound>greater|newer|higher|later|at least|lower|older|less|below) than {NUMBER}"
+        ),
         # torch version must be at least 2.6.0, but found 2.5.1
         (
             rf"{NAME} (?:version )?(?:must|should|needs to|has to) be (?P<bound>at least|at most)"
@@ -189,7 +194,8 @@ def reason(text: str, caller: str = "") -> Reason | None:
         if sign == "<=":  # "2.2 or less" allows 2.2.6
             release = Version(match["version"]).release
             spec = f"<{'.'.join(map(str, (*release[:-1], release[-1] + 1)))}"
-        have = f", and {name} {groups['have'].rstrip('.')} is installed" if groups["have"] else ""
+        installed = (groups.get("have") or "").rstrip(".")
+        have = f", and {name} {installed} is installed" if installed else ""
         return Reason(
             code=CODE,
             cause=f"{releases.distribution(caller) if caller else 'a package'} needs {name}{spec}"

@@ -142,6 +142,7 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     system_libraries: Mapping[str, str]
     companions: Mapping[str, str]
     functions: Mapping[str, str]
+    passed: Mapping[str, str]
     invented: tuple[InventedName, ...]
 
 
@@ -258,12 +259,19 @@ def symbol(name: str) -> Existence | None:
 
 
 def owner(name: str) -> str:
-    """The package of a name: of a class with a table, or of an import name; else ""."""
+    """The package of a name: of a class, or of an import name; else ""."""
     for package in load().values():
         if name in package.arguments or name in package.members:
             return package.package
     known = name in table().import_names or normalize(name) in table().packages.split()
-    return package_name(name) if known else ""
+    return package_name(name) if known else _classes().get(name, "")
+
+
+@lru_cache(maxsize=1)
+def _classes() -> Mapping[str, str]:
+    """The package of each class that one package defines: `tools/class_names.py` writes them."""
+    rows = yaml_data.load(files.data("diagnose/facts/classes.yaml"), dict[str, str])
+    return {name: package for package, names in rows.items() for name in names.split()}
 
 
 def exporter(name: str) -> str:
