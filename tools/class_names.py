@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes data/diagnose/facts/classes.yaml: the package of each class that one package defines.
+"""Writes data/diagnose/facts/classes.yaml: the classes of one package, or of two.
 
 tools/class_names.py
 
@@ -54,15 +54,15 @@ def classes(package: str, http: Http) -> set[str]:
 
 
 def of_one(packages: Iterable[tuple[str, set[str]]]) -> dict[str, str]:
-    """The classes of each package that no other package has; those of torch in any case."""
+    """The classes of each package, or of the two packages that have a class of this name."""
     owners: dict[str, list[str]] = defaultdict(list)
     for package, names in packages:
         for name in names:
             owners[name].append(package)
     single: dict[str, list[str]] = defaultdict(list)
     for name, found in sorted(owners.items()):
-        if len(found) == 1 or found[0] == "torch":
-            single[found[0]].append(name)
+        if len(found) <= 2 or found[0] == "torch":
+            single[",".join(found[:2])].append(name)
     return {package: " ".join(names) for package, names in sorted(single.items())}
 
 

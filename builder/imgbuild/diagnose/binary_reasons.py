@@ -220,6 +220,12 @@ def _torch_symbol(package: str, symbol: str, file: str, facts: Facts) -> Reason:
 
 def _rebuilt(package: str) -> str:
     """How to get a build of an extension for the installed torch."""
+    if package == "an extension module":
+        return (
+            "find it (the last import above the error: flash-attn, sgl-kernel, vllm, xformers …) and"
+            " reinstall it for the installed torch: pip install --no-build-isolation"
+            " --no-cache-dir --force-reinstall --no-deps PACKAGE, or uninstall an optional one"
+        )
     if package == "an extension" or package.endswith(".so"):
         return f"build {package} again for the installed torch, from an empty build folder"
     return (

@@ -14,7 +14,8 @@ from imgbuild.diagnose.finding import Reason
 
 PASSED_ON = "(*args, **kwargs)"  # a line that calls what another package names
 KEYWORD = re.compile(
-    r"(?:(?:\w{0,60}Error|Exception|raised|[Ff]ailed(?: to [\w ]{2,40})?): )"
+    r"(?:(?:\w{0,60}Error|Exception|raised|[Ff]ailed(?: to [\w ]{2,40})?): |"
+    r"(?<![\w.])(?=[A-Za-z_][\w.]*\(\) got an))"
     r"(?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?"
     r"[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword argument '(?P<name>\w+)'"
 )
@@ -36,7 +37,7 @@ NO_FILE_NAME = re.compile(
 )
 OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
 NEAR = re.compile(r"Did you mean: '(\w+)'")
-ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
+ALIASES = {"bnb": "bitsandbytes", "np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
 # Of a folder with sources in place of an installed package.
 FROM_SOURCES = re.compile(
     r"cannot import name '(?P<name>\w+)' from '(?P<module>\w[\w.]*)' \((?P<file>/[^()\s]{1,300})\)"
@@ -293,6 +294,8 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
     if match is None or "circular" in text[:400]:
         return None
     top, _, below = match["module"].partition(".")
+    if below == "vllm_flash_attn":  # compiled with vllm
+        return _unbuilt(releases.package_name(top), below, caller)
     # Only the package itself imports its private modules.
     caller = caller or (top if re.search(r"(?:^|\.)_[a-z]", below) else "")
     if top != caller:
@@ -300,15 +303,7 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
     package, module = releases.package_name(caller), match["module"]
     name = match.groupdict().get("name")
     if not name and (unbuilt := re.search(r"\.(_[a-z]*version|_[A-Z]\w*|_custom\w*)$", module)):
-        return Reason(
-            code="IMG903",
-            cause=f"{package} has no {unbuilt[1]}, a module that its build writes: sources of"
-            f" {package} are imported which were not built (a checkout, an archive without git"
-            " metadata), or the installation is incomplete",
-            cure=f"install a wheel: pip install --force-reinstall --no-deps {package}"
-            f" (--only-binary {package}; another release if this one has none), and run outside of a"
-            f" checkout of {package}; or build the checkout: pip install -e .",
-        )
+        return _unbuilt(package, unbuilt[1], caller)
     what = f"{name} of its module {module}" if name else f"its module {module}"
     return Reason(
         code="IMG902" if name else "IMG903",
@@ -319,6 +314,22 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
         " notebook's kernel, which keeps the modules from before an update; if that does not"
         f" help, import {module} alone to see which package it needs (python -c 'import {module}'),"
         f" and delete code that was generated for another version (unsloth_compiled_cache)",
+    )
+
+
+def _unbuilt(package: str, part: str, caller: str) -> Reason:
+    """The reason for a part of a package that its build writes or compiles."""
+    user = releases.package_name(caller)
+    other = user and user != package
+    return Reason(
+        code="IMG903",
+        cause=f"{package} lacks {part} or a name of it, which its build writes: sources of"
+        f" {package} are imported that were not built, or not again after an update (a checkout, an"
+        " archive without git metadata), or the installation is incomplete"
+        + f", or {user} is for another {package}" * bool(other),
+        cure=f"install a wheel: pip install --force-reinstall --no-deps {package}"
+        f" (--only-binary {package}; another release if this one has none), and run outside of a"
+        f" checkout of {package}; or build the checkout again: pip install -e .",
     )
 
 
@@ -379,7 +390,7 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
             )
             + f", or a newer {package} for a newer transformers or model",
         )
-    other = releases.owner(owner)
+    other = releases.owner(owner) or requirements.used(package, releases.definers(owner))
     if other and other != package:
         return Reason(
             code="IMG905",

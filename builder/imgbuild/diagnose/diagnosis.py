@@ -54,7 +54,8 @@ BARE = re.compile(
     r"\S{1,200}: error while loading shared libraries|"
     r".{0,80}\bimport \W?\w{2,40}\W.{0,12}undefined|"
     r"(?:[Ee]rror|[Ff]ailed to [\w ]{2,40}): \S{1,120} got an unexpected keyword argument|"
-    r"\S+\.so[\w.]*: (?:undefined|cannot open)|.{0,300}CUDA initialization: ) ?\S"
+    r"\S+\.so[\w.]*: (?:undefined|cannot open)|.{0,300}CUDA initialization: |"
+    r"[A-Za-z_][\w.]{0,120}\(\) got an unexpected keyword argument) ?\S"
 )
 MODULE_FILE = re.compile(r"from ['\"](?P<top>\w+)[\w.]*['\"] \((?P<file>/[^()]{1,400})\)")
 MISFIT = re.compile(r"unexpected keyword argument|cannot import name")
@@ -265,6 +266,8 @@ def _of_event(
         return _of_line(value, event, failed=failed)
     last = _last(exception)
     caller, code = _caller(exception), last.code if last else ""
+    if last is None:
+        caller = _caller(_handling(value, event.exception))
     above = _above(exception, caller)
     reason = (
         calls.passed_through(event.text, caller, above, value.facts)
@@ -371,6 +374,11 @@ def _next(value: Log, event: Event) -> LoggedException | None:
     """The exception of the traceback that follows a line."""
     near = (each for each in value.exceptions if 0 <= each.number - event.number < NEAR)
     return next(near, None)
+
+
+def _handling(value: Log, index: int | None) -> LoggedException | None:
+    """The exception that was raised while the one at `index` was handled, in the same program."""
+    return next((each for each in value.exceptions if index is not None and each.context == index), None)
 
 
 def _user(exception: LoggedException | None) -> str:

@@ -23,7 +23,7 @@ def stated() -> re.Pattern[str]:
         for name in sorted(table().packages.split(), key=len, reverse=True)
     )
     return re.compile(
-        rf"(?<![\w./-])(?P<name>{names})[`'\"]?(?P<sep>==|-| {{1,30}}| ?[:@] ?| version:? ?)"
+        rf"(?<![\w./-])(?P<name>{names})[`'\"]?(?P<sep>==|-| {{1,30}}| ?[:@] ?| version:? ?|版本[为是:：]? ?)"
         rf"(?:is )?[`'\"(v]{{0,2}}(?P<version>{VERSION})(?![\w-])(?P<rest>\.dist-info|-cp|-py)?",
         re.IGNORECASE | re.ASCII,
     )
@@ -46,6 +46,13 @@ CAPABILITY = re.compile(
 )
 ARM = re.compile(r"aarch64|arm64|GH200|GB[23]00|DGX Spark", re.IGNORECASE)
 
+
+# The packages that may have made a call of which the log does not show the traceback.
+USERS = re.compile(
+    r"(?<![\w.-])(?:sglang|verl|trl|openrlhf|llamafactory|unsloth|axolotl|xinference|litellm|ddtrace|lmcache|lm_eval|fastchat|peft)(?![\w-])",
+    re.ASCII,
+)
+MOST_USERS = 4
 
 # What the name of a wheel of flash-attn, causal-conv1d or mamba-ssm was built for.
 WHEEL = re.compile(
@@ -79,6 +86,7 @@ class Facts(msgspec.Struct):
     ignored: dict[str, str] = {}  # version of a package → the Python that it requires
     cudas: set[str] = set()  # CUDA releases of the NVIDIA packages in a list of packages
     python: str = ""
+    users: list[str] = []  # packages in the log that use vllm, transformers or trl
     driver: str = ""
     driver_cuda: str = ""
     capability: str = ""
@@ -93,6 +101,9 @@ class Facts(msgspec.Struct):
             if re.search(r"requires|Because|depends on|from versions|need", text[: match.start()]):
                 continue
             self._version(match["name"], match["version"])
+        for match in USERS.finditer(text):
+            if len(self.users) < MOST_USERS and match[0] not in self.users:
+                self.users.append(match[0])
         if "Requires-Python" in text:
             self.ignored |= {each["version"]: each["spec"] for each in IGNORED.finditer(text)}
         if "nvidia-" in text:
@@ -118,6 +129,11 @@ class Facts(msgspec.Struct):
 
     def _version(self, name: str, version: str) -> None:
         self.versions.setdefault(normalize(name), version)
+
+    def user_of(self, package: str) -> str:
+        """The import name of the only package in the log that may use `package`; "" if unclear."""
+        names = [name for name in self.users if normalize(name) != normalize(package)]
+        return names[0] if len(names) == 1 else ""
 
     def version(self, package: str) -> Version | None:
         """The version of a package, if the log contains it."""

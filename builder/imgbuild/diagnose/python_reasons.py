@@ -126,6 +126,8 @@ def _keyword(text: str, facts: Facts, caller: str) -> Reason | None:
     callee, name = (match["callee"] or "").removeprefix("__main__."), match["name"]
     plain = callee.removesuffix(".__init__")
     existence = releases.argument(plain, name) if plain else _of_any(name)
+    if existence is None and plain in ("", "__init__"):
+        existence, plain = _of_mentioned(name, facts), ""
     what = f"the argument {name} of {plain}" if plain else f"the argument {name}"
     if existence is None:
         target = plain or "the function called"
@@ -147,11 +149,13 @@ def _keyword(text: str, facts: Facts, caller: str) -> Reason | None:
             confidence="medium" if plain else "low",
         )
     if not existence.spec and not existence.instead:
-        return _in_no_release(existence, plain, name, facts)
+        return _in_no_release(existence, plain, name, facts, caller)
     return _of(existence, what, f"remove {name}", "IMG904", facts)
 
 
-def _in_no_release(existence: Existence, callee: str, name: str, facts: Facts) -> Reason:
+def _in_no_release(
+    existence: Existence, callee: str, name: str, facts: Facts, caller: str
+) -> Reason:
     """The reason for an argument that no release between `first` and `last` added or removed.
 
     The table does not list arguments of all these releases, which an older one may lack.
@@ -166,6 +170,15 @@ def _in_no_release(existence: Existence, callee: str, name: str, facts: Facts) -
             cure=f"remove {name}; a fork or another package defines it",
         )
     shown = f"{package} {version}" if version else f"the installed {package}"
+    user = releases.package_name(caller)
+    if user and user != package:
+        return Reason(
+            code="IMG904",
+            cause=f"{user} passes {name} to {callee}, which no {package} {span} added or removed: a"
+            f" fault of this {user}, or an option of {user} that it hands over to {package}",
+            cure=f"pip install -U {user}; or do not set {name} in the call of {user}; if {package}"
+            f" is older than {existence.first}, update it, too",
+        )
     return Reason(
         code="IMG904",
         cause=f"{shown} does not accept the argument {name} of {callee}, which no release {span}"
@@ -173,6 +186,13 @@ def _in_no_release(existence: Existence, callee: str, name: str, facts: Facts) -
         " fork",
         cure=f"install {package}>={existence.first} if it is older, else remove {name}",
     )
+
+
+def _of_mentioned(name: str, facts: Facts) -> Existence | None:
+    """The argument `name` of a class of a package whose version the log shows."""
+    existence = releases.accepting(name)
+    known = existence is not None and existence.package in facts.versions
+    return existence if known else None
 
 
 def _of_any(name: str) -> Existence | None:

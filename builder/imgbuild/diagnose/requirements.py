@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -100,6 +100,12 @@ def of(user: str, package: str, version: str) -> str:
     return next((spec for span, spec in rows.items() if _within(release, span)), "")
 
 
+def used(user: str, packages: Sequence[str]) -> str:
+    """The first of `packages` that `user` requires; "" if none."""
+    names = load().get(normalize(user), {})
+    return next((package for package in packages if normalize(package) in names), "")
+
+
 def newest(user: str, package: str) -> str:
     """The specifier of `package` that the newest listed release of `user` requires; "" if none."""
     rows = _ranges(user, package)
@@ -133,6 +139,7 @@ def cure(package: str, caller: str, facts: Facts) -> str:
 
 def update(package: str, caller: str, facts: Facts) -> str:
     """The cure if the package `caller` and `package` do not fit, in a direction that is unknown."""
+    caller = caller or facts.user_of(package)
     if pin := cure(package, caller, facts):
         return pin
     user, have = releases.package_name(caller), facts.versions.get(normalize(package), "")
