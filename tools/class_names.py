@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes data/diagnose/facts/classes.yaml: the classes of one package, or of two.
 
-tools/class_names.py
+tools/class_names.py    all packages of PACKAGES
 
 Partially reads the newest and an earlier wheel of each package on uv's default index. Models of
 transformers and of inference engines are omitted: several packages have classes of these names.
@@ -9,6 +9,7 @@ transformers and of inference engines are omitted: several packages have classes
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections import defaultdict
@@ -43,7 +44,9 @@ def classes(package: str, http: Http) -> set[str]:
     every = published_wheels.default_indexes(http).files(package)
     wheels = [*published_wheels.of_each(every, OLDEST, published_wheels.minor).values()]
     names: set[str] = set()
-    for file in {each.name: each for each in (*wheels[-1:], *wheels[len(wheels) * 2 // 3 :][:1])}.values():
+    for file in {
+        each.name: each for each in (*wheels[-1:], *wheels[len(wheels) * 2 // 3 :][:1])
+    }.values():
         with published_wheels.opened(file, http, block=1 << 20) as wheel:
             for path in wheel.namelist():
                 if path.endswith((".py", ".pyi")) and not OMITTED.search(f"/{path}"):
@@ -68,6 +71,10 @@ def of_one(packages: Iterable[tuple[str, set[str]]]) -> dict[str, str]:
 
 def main() -> int:
     """Write the file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.parse_args()
     http = Http()
     document = of_one((package, classes(package, http)) for package in PACKAGES)
     path = files.data(FILE)

@@ -69,7 +69,12 @@ def reason(text: str, facts: Facts, caller: str = "") -> Reason | None:
     """
     if match := UNLOADED.search(text):
         return _torch_symbol(package_of(match["file"]) or "an extension", "", match["file"], facts)
-    return _symbol(text, facts) or _library(text, facts, caller) or _version(text) or _cuda(text, facts)
+    return (
+        _symbol(text, facts)
+        or _library(text, facts, caller)
+        or _version(text)
+        or _cuda(text, facts)
+    )
 
 
 def _symbol(text: str, facts: Facts) -> Reason | None:
@@ -222,7 +227,7 @@ def _rebuilt(package: str) -> str:
     """How to get a build of an extension for the installed torch."""
     if package == "an extension module":
         return (
-            "find it (the last import above the error: flash-attn, sgl-kernel, vllm, xformers …) and"
+            "find it (the last import above the error, such as flash-attn or sgl-kernel) and"
             " reinstall it for the installed torch: pip install --no-build-isolation"
             " --no-cache-dir --force-reinstall --no-deps PACKAGE, or uninstall an optional one"
         )
@@ -380,8 +385,8 @@ def _cuda_library(library: str, major: str, facts: Facts, caller: str) -> Reason
             cause=f"{library} of CUDA {major} is not found, although torch is for CUDA {major}:"
             f" {provider or 'the NVIDIA package with it'} is not installed, or its folder is not"
             " searched because the library is loaded before torch",
-            cure=f"pip install --force-reinstall {provider or 'torch'}; if it is there, import torch"
-            " first, or put its folder first: export LD_LIBRARY_PATH=$(python -c 'import"
+            cure=f"pip install --force-reinstall {provider or 'torch'}; if it is there, import"
+            " torch first, or put its folder first: export LD_LIBRARY_PATH=$(python -c 'import"
             " site; print(site.getsitepackages()[0])')/nvidia/FOLDER/lib (ls …/nvidia/*/lib finds"
             f" {library})",
             confidence="high",
@@ -395,15 +400,16 @@ def _cuda_library(library: str, major: str, facts: Facts, caller: str) -> Reason
         cause += ": torch is for another CUDA, or for the CPU"
     if user == "vllm" and major == "13":
         cause += " (vllm's wheels on PyPI are for CUDA 13 from 0.20.0 on)"
-    cures = [
+    own = (
         f"install a build of {user or 'that package'} for the CUDA of torch (python -c 'import"
         " torch; print(torch.version.cuda)')"
-    ]
+    )
     if user not in ("", "vllm"):
-        cures = [
+        own = (
             f"install the {user} for the CUDA of torch (often under a name with -cu12 or -cu13),"
             f" or remove it if it is optional: pip uninstall {user}"
-        ]
+        )
+    cures = [own]
     if major == "13":
         cures.append("torch 2.11.0 or newer (CUDA 13) with vllm>=0.20.0 and driver>=580")
         cures.append("vllm<=0.19.1 with its torch for CUDA 12")

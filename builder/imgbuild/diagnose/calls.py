@@ -37,7 +37,14 @@ NO_FILE_NAME = re.compile(
 )
 OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
 NEAR = re.compile(r"Did you mean: '(\w+)'")
-ALIASES = {"bnb": "bitsandbytes", "np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
+ALIASES = {
+    "bnb": "bitsandbytes",
+    "np": "numpy",
+    "pd": "pandas",
+    "nn": "torch",
+    "F": "torch",
+    "plt": "matplotlib",
+}
 # Of a folder with sources in place of an installed package.
 FROM_SOURCES = re.compile(
     r"cannot import name '(?P<name>\w+)' from '(?P<module>\w[\w.]*)' \((?P<file>/[^()\s]{1,300})\)"
@@ -326,7 +333,8 @@ def _unbuilt(package: str, part: str, caller: str) -> Reason:
         cause=f"{package} lacks {part} or a name of it, which its build writes: sources of"
         f" {package} are imported that were not built, or not again after an update (a checkout, an"
         " archive without git metadata), or the installation is incomplete"
-        + f", or {user} is for another {package}" * bool(other),
+        + f", or {user} is for another {package}"
+        * bool(other),
         cure=f"install a wheel: pip install --force-reinstall --no-deps {package}"
         f" (--only-binary {package}; another release if this one has none), and run outside of a"
         f" checkout of {package}; or build the checkout again: pip install -e .",

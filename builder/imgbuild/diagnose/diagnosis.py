@@ -378,7 +378,9 @@ def _next(value: Log, event: Event) -> LoggedException | None:
 
 def _handling(value: Log, index: int | None) -> LoggedException | None:
     """The exception that was raised while the one at `index` was handled, in the same program."""
-    return next((each for each in value.exceptions if index is not None and each.context == index), None)
+    return next(
+        (each for each in value.exceptions if index is not None and each.context == index), None
+    )
 
 
 def _user(exception: LoggedException | None) -> str:

@@ -24,8 +24,8 @@ MOST_CODE = 200  # characters of a line of code
 MARKS = re.compile(r"[\s^~]+$|\d{1,7} ")  # below code; the lines around it in IPython's
 HEADER = re.compile(r"Traceback \(most recent call last\)")
 FRAME = re.compile(
-    r'\s{0,60}(?:File "|(?=[^\s"]{1,400}\.py", line \d))(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:, in'
-    r" (?P<name>.{1,120}))?"
+    r'\s{0,60}(?:File "|(?=[^\s"]{1,400}\.py", line \d))(?P<file>[^"]{1,400})",'
+    r" line (?P<line>\d{1,7})(?:, in (?P<name>.{1,120}))?"
 )
 RICH_FRAME = re.compile(
     r"\s{0,20}(?P<file>/[^\s:]{1,300}\.py):(?P<line>\d{1,7}) in"

@@ -23,7 +23,8 @@ def stated() -> re.Pattern[str]:
         for name in sorted(table().packages.split(), key=len, reverse=True)
     )
     return re.compile(
-        rf"(?<![\w./-])(?P<name>{names})[`'\"]?(?P<sep>==|-| {{1,30}}| ?[:@] ?| version:? ?|版本[为是:：]? ?)"
+        rf"(?<![\w./-])(?P<name>{names})[`'\"]?"
+        rf"(?P<sep>==|-| {{1,30}}| ?[:@] ?| version:? ?|版本[为是:\uff1a]? ?)"
         rf"(?:is )?[`'\"(v]{{0,2}}(?P<version>{VERSION})(?![\w-])(?P<rest>\.dist-info|-cp|-py)?",
         re.IGNORECASE | re.ASCII,
     )
@@ -101,18 +102,7 @@ class Facts(msgspec.Struct):
             if re.search(r"requires|Because|depends on|from versions|need", text[: match.start()]):
                 continue
             self._version(match["name"], match["version"])
-        for match in USERS.finditer(text):
-            if len(self.users) < MOST_USERS and match[0] not in self.users:
-                self.users.append(match[0])
-        if "Requires-Python" in text:
-            self.ignored |= {each["version"]: each["spec"] for each in IGNORED.finditer(text)}
-        if "nvidia-" in text:
-            self.cudas |= {match[1] for match in OF_CUDA.finditer(text)}
-        if "torch" in text and "+cu" in text and (wheel := WHEEL.search(text)):
-            build = WheelBuild(
-                version=wheel["version"], torch=wheel["torch"], abi=wheel["abi"] or ""
-            )
-            self.wheels.setdefault(normalize(wheel["name"]), build)
+        self._read_packages(text)
         for pattern, package in ((VLLM_BANNER, "vllm"), (TORCH_BANNER, "torch")):
             if banner := pattern.search(text):
                 self._version(package, banner["version"])
@@ -126,6 +116,20 @@ class Facts(msgspec.Struct):
         if not self.capability and (model := CAPABILITY.search(text)):
             self.capability = f"{model[1]}.{model[2]}"
         self.arm = self.arm or bool(ARM.search(text))
+
+    def _read_packages(self, text: str) -> None:
+        for match in USERS.finditer(text):
+            if len(self.users) < MOST_USERS and match[0] not in self.users:
+                self.users.append(match[0])
+        if "Requires-Python" in text:
+            self.ignored |= {each["version"]: each["spec"] for each in IGNORED.finditer(text)}
+        if "nvidia-" in text:
+            self.cudas |= {match[1] for match in OF_CUDA.finditer(text)}
+        if "torch" in text and "+cu" in text and (wheel := WHEEL.search(text)):
+            build = WheelBuild(
+                version=wheel["version"], torch=wheel["torch"], abi=wheel["abi"] or ""
+            )
+            self.wheels.setdefault(normalize(wheel["name"]), build)
 
     def _version(self, name: str, version: str) -> None:
         self.versions.setdefault(normalize(name), version)

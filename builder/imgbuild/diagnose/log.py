@@ -143,11 +143,8 @@ def parse(lines: Iterable[LogLine]) -> Log:
                     exception=before,
                 )
             )
-        if (
-            not traced
-            and line.hit
-            and not (reader.open(line) and UNFILLED.match(line.text.strip()))
-        ):
+        code = reader.open(line) and UNFILLED.match(line.text.strip())
+        if line.hit and not traced and not code:
             shape = SHAPE.sub("0", line.text)
             shapes[shape] += 1
             if shapes[shape] <= 3 and len(events) < MOST_EVENTS:
@@ -158,10 +155,6 @@ def parse(lines: Iterable[LogLine]) -> Log:
                 )
                 paragraph.starts(text)
     _complete(events, reader)
-    note = number <= SHORT and not levels
-    if note:
-        for event in events:
-            event.level = ""
     return Log(
         events=events,
         exceptions=reader.exceptions,
@@ -171,8 +164,17 @@ def parse(lines: Iterable[LogLine]) -> Log:
         lines=count,
         number=number,
         cut=reader.cut,
-        note=note,
+        note=_is_note(events, number, levels=levels),
     )
+
+
+def _is_note(events: list[Event], number: int, *, levels: bool) -> bool:
+    """Whether the log is a note, whose errors then have no level. `levels`: lines have one."""
+    if number > SHORT or levels:
+        return False
+    for event in events:
+        event.level = ""
+    return True
 
 
 def _complete(events: list[Event], reader: ExceptionReader) -> None:

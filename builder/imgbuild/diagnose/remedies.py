@@ -80,12 +80,22 @@ def load() -> tuple[tuple[re.Pattern[str], Remedy], ...]:
     return tuple((re.compile(row.match), row) for row in rows)
 
 
+# A variable that a message proposes within a sentence.
+VARIABLE = re.compile(
+    r"(?:[Ss]et(?:ting)?|[Ee]xport|[Uu]s(?:e|ing)|with)"
+    r" (?P<set>[A-Z][A-Z0-9_]{4,60}=[\w:.,-]{1,60})"
+)
+
+
 def advice(message: str) -> str:
     """The first sentence of a message that proposes something; "" if it has none."""
     for match in ADVICE.finditer(message[:2000]):
         text = re.sub(r"\s+", " ", match["advice"]).strip()
         if not IDLE.search(text):
             return text if len(text) <= MOST_ADVICE else f"{text[:MOST_ADVICE]}…"
+    variable = VARIABLE.search(message[:2000])
+    if variable is not None and not IDLE.search(variable["set"]):
+        return f"set {variable['set']}"
     return ""
 
 

@@ -61,7 +61,8 @@ STATED = tuple(
         ),
         # The version of PEFT you are using is not compatible, please use a version … than 0.5.0
         (
-            rf"version of {NAME} (?:that )?(?:you are using|you have|installed|is installed) .{{0,80}}?"
+            rf"version of {NAME} (?:that )?(?:you are using|you have|(?:is )?installed)"
+            rf" .{{0,80}}?"
             rf"(?P<bound>greater|newer|higher|later|at least|lower|older|less|below) than {NUMBER}"
         ),
         # torch version must be at least 2.6.0, but found 2.5.1
