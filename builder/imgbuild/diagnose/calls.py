@@ -347,7 +347,8 @@ def _class_attribute(text: str, caller: str, code: str, _facts: Facts) -> Reason
     if not owner[:1].isupper() or f"{owner}.{name}" not in code:
         return None
     package = releases.package_name(caller)
-    if releases.owner(owner) not in ("", package) or releases.member(owner, name) is not None:
+    known = releases.owner(owner) or requirements.used(package, releases.definers(owner))
+    if known not in ("", package) or releases.member(owner, name) is not None:
         return None
     return Reason(
         code="IMG905",

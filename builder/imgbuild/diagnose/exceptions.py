@@ -19,6 +19,8 @@ MOST_FRAMES = 60  # of a traceback; the last
 MOST_MESSAGE = 4000  # characters
 MOST_CONTINUATION = 12  # lines of a message after its first
 MOST_SOURCES = 4096
+NARROW = 55  # characters of a line that rich breaks
+LINE = "\n"
 MOST_CODE = 200  # characters of a line of code
 
 MARKS = re.compile(r"[\s^~]+$|\d{1,7} ")  # below code; the lines around it in IPython's
@@ -337,17 +339,19 @@ class ExceptionReader:
         if trace.continuation > MOST_CONTINUATION or not text or line.level in ("I", "W"):
             trace.last = None
             return False
-        exception = self.exceptions[trace.last]
+        exception, wrapped = self.exceptions[trace.last], False
         if (
             not line.text[:1].isspace()
             and exception.message
             and not exception.message.endswith(":")
+            and not (wrapped := _wraps(exception, text))
             and not (FIELDS.search(exception.message) and FIELD.fullmatch(text))
         ):
             trace.last = None  # the next line of the log
             return False
         if len(exception.message) < MOST_MESSAGE:
-            exception.message = f"{exception.message}\n{text}"[:MOST_MESSAGE].lstrip("\n")
+            joined = f"{exception.message}{' ' if wrapped else LINE}{text}"
+            exception.message = joined[:MOST_MESSAGE].lstrip("\n")
         return False
 
 
@@ -375,6 +379,16 @@ def _add_code(trace: _Trace, text: str) -> None:
     elif not latest.code and not MARKS.match(text):
         trace.frames[-1] = msgspec.structs.replace(latest, code=text[:MOST_CODE])
     trace.code = text
+
+
+def _wraps(exception: LoggedException, text: str) -> bool:
+    """Whether a line continues the message of an exception, which rich broke at its width."""
+    if FIELDS.search(exception.message):
+        return False
+    length = len(exception.type) + len(exception.message.rpartition("\n")[2])
+    if exception.message.endswith((" *", " +", " =")):
+        return True
+    return length >= NARROW and exception.message[-1] not in ".!?'\")" and text[0].islower()
 
 
 def _unquoted(text: str) -> str:

@@ -72,6 +72,9 @@ POETRYS = re.compile(
     r"(?:,[<>=!~]{1,2}\d[\w.*+]{0,30}){0,6})\)"
 )
 
+# pip writes `name<1.0 and >=0.14.1`.
+SECOND = re.compile(r"([<>=!~]=?[\w.*+]{1,40}) and ([<>=!~]=?\d)")
+
 UNAVAILABLE = re.compile(
     r"(?:satisfies the requirement|distribution found for|满足要求|找不到符合)"
     r" (?P<package>[A-Za-z][\w.-]*)==(?P<version>\d[\w.]*)"
@@ -116,7 +119,7 @@ def reason(text: str, facts: Facts) -> Reason | None:
     if not EXPLAINS.search(text):
         return None
     plain = re.sub(r"\s+", " ", MARKERS.sub("", text))
-    plain = POETRYS.sub(_as_pip, plain)
+    plain = SECOND.sub(r"\1,\2", POETRYS.sub(_as_pip, plain))
     constraints = _constraints(plain)
     python = _python(plain)
     if python is not None:

@@ -184,8 +184,8 @@ def member(owner: str, name: str) -> Existence | None:
     above = next((base for end, base in table().bases.items() if owner.endswith(end)), owner)
     for each in dict.fromkeys((owner, above)):
         for package in load().values():
-            spec = package.lookup(package.members.get(each, {}), name) or package.lookup(
-                package.arguments.get(each, {}), name
+            spec = package.lookup(package.arguments.get(each, {}), name) or package.lookup(
+                package.members.get(each, {}), name
             )
             if spec is not None:
                 renamed = renamed_parameter(package.package, each, name) if "<" in spec else ""
@@ -267,7 +267,7 @@ def owner(name: str) -> str:
     if known:
         return package_name(name)
     found = definers(name)
-    return found[0] if len(found) == 1 or found[:1] == ("torch",) else ""
+    return found[0] if len(found) == 1 else ""
 
 
 def definers(name: str) -> tuple[str, ...]:
