@@ -17,7 +17,7 @@ from imgbuild.system import files, yaml_data
 
 # A sentence about it, without the symbol.
 MENTIONED = re.compile(r"(?i)import \W?flash_attn")
-SYMBOL = re.compile(r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol: (?P<symbol>\w+)")
+SYMBOL = re.compile(r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol:\s+(?P<symbol>\w+)")
 LIBRARY = re.compile(r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 # An extension module, which torch compiles at run time.
 EXTENSION = re.compile(
@@ -62,11 +62,19 @@ def package_of(file: str) -> str:
     return next((package for mark, package in prefixes.items() if base.startswith(mark)), "")
 
 
-def reason(text: str, facts: Facts) -> Reason | None:
-    """The cause of an error about a library, a symbol or CUDA."""
+def reason(text: str, facts: Facts, caller: str = "") -> Reason | None:
+    """The cause of an error about a library, a symbol or CUDA.
+
+    `caller`: the import name of the package that loads the library.
+    """
     if match := UNLOADED.search(text):
         return _torch_symbol(package_of(match["file"]) or "an extension", "", match["file"], facts)
-    return _symbol(text, facts) or _library(text, facts) or _version(text) or _cuda(text, facts)
+    return (
+        _symbol(text, facts)
+        or _library(text, facts, caller)
+        or _version(text)
+        or _cuda(text, facts)
+    )
 
 
 def _symbol(text: str, facts: Facts) -> Reason | None:
@@ -217,6 +225,12 @@ def _torch_symbol(package: str, symbol: str, file: str, facts: Facts) -> Reason:
 
 def _rebuilt(package: str) -> str:
     """How to get a build of an extension for the installed torch."""
+    if package == "an extension module":
+        return (
+            "find it (the last import above the error, such as flash-attn or sgl-kernel) and"
+            " reinstall it for the installed torch: pip install --no-build-isolation"
+            " --no-cache-dir --force-reinstall --no-deps PACKAGE, or uninstall an optional one"
+        )
     if package == "an extension" or package.endswith(".so"):
         return f"build {package} again for the installed torch, from an empty build folder"
     return (
@@ -264,7 +278,7 @@ def _flash_attn(cause: str, facts: Facts) -> Reason:
     )
 
 
-def _library(text: str, facts: Facts) -> Reason | None:
+def _library(text: str, facts: Facts, caller: str) -> Reason | None:
     match = LIBRARY.search(text)
     if match is None:
         return _extension(text)
@@ -312,7 +326,7 @@ def _library(text: str, facts: Facts) -> Reason | None:
         )
     cuda = OF_CUDA.search(library)
     if cuda is not None:
-        return _cuda_library(library, cuda[1], facts)
+        return _cuda_library(library, cuda[1], facts, caller)
     return _absent(library)
 
 
@@ -355,17 +369,53 @@ def _extension(text: str) -> Reason | None:
     )
 
 
-def _cuda_library(library: str, major: str, facts: Facts) -> Reason:
+def _cuda_library(library: str, major: str, facts: Facts, caller: str) -> Reason:
     """A library of the CUDA release `major`."""
-    cause = f"a package was built for CUDA {major}, whose {library} is not installed"
-    installed = facts.version("torch")
-    if installed is not None and (build := pairs.load().build(installed)):
-        cause += f": torch {installed} requires CUDA {build.cuda}"
-    cure = (
-        f"use packages of one CUDA release: a build for torch's CUDA, or a torch for CUDA {major};"
-        " PyPI's wheels are CUDA 13 from torch 2.11.0 and vllm 0.20.0 on, and CUDA 12 before"
+    user = releases.package_name(caller) or ("vllm" if "vllm" in facts.versions else "")
+    who = " ".join((user, facts.versions.get(user, ""))).strip() or "an installed package"
+    torch = facts.version("torch")
+    build = pairs.load().build(torch) if torch is not None else None
+    local = re.match(r"cu(\d\d)", torch.local or "") if torch is not None else None
+    have = local[1] if local else build.cuda.partition(".")[0] if build else ""
+    others = facts.cudas - {major}
+    if user == "torch" or (have == major and not others):
+        provider = libraries.load().provider(library)
+        return Reason(
+            code="IMG906",
+            cause=f"{library} of CUDA {major} is not found, although torch is for CUDA {major}:"
+            f" {provider or 'the NVIDIA package with it'} is not installed, or its folder is not"
+            " searched because the library is loaded before torch",
+            cure=f"pip install --force-reinstall {provider or 'torch'}; if it is there, import"
+            " torch first, or put its folder first: export LD_LIBRARY_PATH=$(python -c 'import"
+            " site; print(site.getsitepackages()[0])')/nvidia/FOLDER/lib (ls …/nvidia/*/lib finds"
+            f" {library})",
+            confidence="high",
+        )
+    cause = f"{who} is built for CUDA {major}, whose {library} is not installed"
+    if others:
+        cause += f": the environment has packages for CUDA {', '.join(sorted(others))}"
+    elif torch is not None and have:
+        cause += f": torch {torch} is for CUDA {have}"
+    else:
+        cause += ": torch is for another CUDA, or for the CPU"
+    if user == "vllm" and major == "13":
+        cause += " (vllm's wheels on PyPI are for CUDA 13 from 0.20.0 on)"
+    own = (
+        f"install a build of {user or 'that package'} for the CUDA of torch (python -c 'import"
+        " torch; print(torch.version.cuda)')"
     )
-    return Reason(code="IMG906", cause=cause, cure=cure, confidence="high")
+    if user not in ("", "vllm"):
+        own = (
+            f"install the {user} for the CUDA of torch (often under a name with -cu12 or -cu13),"
+            f" or remove it if it is optional: pip uninstall {user}"
+        )
+    cures = [own]
+    if major == "13":
+        cures.append("torch 2.11.0 or newer (CUDA 13) with vllm>=0.20.0 and driver>=580")
+        cures.append("vllm<=0.19.1 with its torch for CUDA 12")
+    else:
+        cures.append("a torch for CUDA 12 (torch<=2.10.0 with vllm<=0.19.1)")
+    return Reason(code="IMG906", cause=cause, cure=", or ".join(cures), confidence="high")
 
 
 def _version(text: str) -> Reason | None:

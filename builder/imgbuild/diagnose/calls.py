@@ -14,7 +14,8 @@ from imgbuild.diagnose.finding import Reason
 
 PASSED_ON = "(*args, **kwargs)"  # a line that calls what another package names
 KEYWORD = re.compile(
-    r"(?:(?:\w{0,60}Error|Exception|raised|[Ff]ailed(?: to [\w ]{2,40})?): )"
+    r"(?:(?:\w{0,60}Error|Exception|raised|[Ff]ailed(?: to [\w ]{2,40})?): |"
+    r"(?<![\w.])(?=[A-Za-z_][\w.]*\(\) got an))"
     r"(?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?"
     r"[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword argument '(?P<name>\w+)'"
 )
@@ -36,7 +37,14 @@ NO_FILE_NAME = re.compile(
 )
 OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
 NEAR = re.compile(r"Did you mean: '(\w+)'")
-ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
+ALIASES = {
+    "bnb": "bitsandbytes",
+    "np": "numpy",
+    "pd": "pandas",
+    "nn": "torch",
+    "F": "torch",
+    "plt": "matplotlib",
+}
 # Of a folder with sources in place of an installed package.
 FROM_SOURCES = re.compile(
     r"cannot import name '(?P<name>\w+)' from '(?P<module>\w[\w.]*)' \((?P<file>/[^()\s]{1,300})\)"
@@ -61,8 +69,12 @@ OWN_MODELS = ("vllm", "sglang")
 
 def overridden(text: str, caller: str, code: str) -> Reason | None:
     """The cause if a package passes a keyword that a method of the program does not accept."""
-    match = KEYWORD.search(text) if caller else None
+    match = KEYWORD.search(text)
     owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
+    if owner.endswith(("Trainer", "Callback")) and not releases.owner(owner):
+        caller = caller or "transformers"  # its Trainer calls the methods of subclasses
+    if not caller:
+        return None
     if (
         match is None
         or not owner
@@ -82,14 +94,15 @@ def overridden(text: str, caller: str, code: str) -> Reason | None:
             f" release for the installed {package} (imgbuild resolve names both)",
         )
     own = f"self.{method}(" in code and not owner.endswith(("Trainer", "Model"))
+    before = releases.table().passed.get(f"{method}.{name}", "")
     return Reason(
         code="IMG904",
         cause=f"{owner}.{method} does not accept the argument {name}, which the installed {package}"
         " passes to it" + f": a fault of this release if {owner} is a class of {package}" * own,
         cure=f"{requirements.renewed(package)}; if {owner} is of your code, "
         * own
-        + f"add {name}=None (or **kwargs) to the parameters of {method}, or install the version"
-        f" of {package} that {owner} was written for",
+        + f"add {name}=None (or **kwargs) to the parameters of {owner}.{method}, or install"
+        f" {before or f'the version of {package} that {owner} was written for'}",
     )
 
 
@@ -288,12 +301,16 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
     if match is None or "circular" in text[:400]:
         return None
     top, _, below = match["module"].partition(".")
+    if below == "vllm_flash_attn":  # compiled with vllm
+        return _unbuilt(releases.package_name(top), below, caller)
     # Only the package itself imports its private modules.
     caller = caller or (top if re.search(r"(?:^|\.)_[a-z]", below) else "")
     if top != caller:
         return None
     package, module = releases.package_name(caller), match["module"]
     name = match.groupdict().get("name")
+    if not name and (unbuilt := re.search(r"\.(_[a-z]*version|_[A-Z]\w*|_custom\w*)$", module)):
+        return _unbuilt(package, unbuilt[1], caller)
     what = f"{name} of its module {module}" if name else f"its module {module}"
     return Reason(
         code="IMG902" if name else "IMG903",
@@ -307,13 +324,31 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
     )
 
 
+def _unbuilt(package: str, part: str, caller: str) -> Reason:
+    """The reason for a part of a package that its build writes or compiles."""
+    user = releases.package_name(caller)
+    other = user and user != package
+    return Reason(
+        code="IMG903",
+        cause=f"{package} lacks {part} or a name of it, which its build writes: sources of"
+        f" {package} are imported that were not built, or not again after an update (a checkout, an"
+        " archive without git metadata), or the installation is incomplete"
+        + f", or {user} is for another {package}"
+        * bool(other),
+        cure=f"install a wheel: pip install --force-reinstall --no-deps {package}"
+        f" (--only-binary {package}; another release if this one has none), and run outside of a"
+        f" checkout of {package}; or build the checkout again: pip install -e .",
+    )
+
+
 def _class_attribute(text: str, caller: str, code: str, _facts: Facts) -> Reason | None:
     """The cause if a package uses an attribute that a class which it imports does not have."""
     owner, name = _attribute(text) if caller and "AttributeError" in text[:60] else ("", "")
     if not owner[:1].isupper() or f"{owner}.{name}" not in code:
         return None
     package = releases.package_name(caller)
-    if releases.owner(owner) not in ("", package) or releases.member(owner, name) is not None:
+    known = releases.owner(owner) or requirements.used(package, releases.definers(owner))
+    if known not in ("", package) or releases.member(owner, name) is not None:
         return None
     return Reason(
         code="IMG905",
@@ -364,7 +399,7 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
             )
             + f", or a newer {package} for a newer transformers or model",
         )
-    other = releases.owner(owner)
+    other = releases.owner(owner) or requirements.used(package, releases.definers(owner))
     if other and other != package:
         return Reason(
             code="IMG905",

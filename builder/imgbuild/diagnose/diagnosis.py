@@ -50,11 +50,12 @@ PASSING = re.compile(r"__getattr|_(?:wrapped_)?call_impl$|decorate_context$")
 LIBRARIES = ("google", "numpy", "pydantic", "pydantic_core", "importlib_metadata", "packaging")
 # A message that is a failure even without its type.
 BARE = re.compile(
-    r"(?:No module named|cannot import name|Could not override|"
+    r"(?:No module named|cannot import name|Could not override|Value error,|"
     r"\S{1,200}: error while loading shared libraries|"
     r".{0,80}\bimport \W?\w{2,40}\W.{0,12}undefined|"
     r"(?:[Ee]rror|[Ff]ailed to [\w ]{2,40}): \S{1,120} got an unexpected keyword argument|"
-    r"\S+\.so[\w.]*: (?:undefined|cannot open)|.{0,300}CUDA initialization: ) ?\S"
+    r"\S+\.so[\w.]*: (?:undefined|cannot open)|.{0,300}CUDA initialization: |"
+    r"[A-Za-z_][\w.]{0,120}\(\) got an unexpected keyword argument) ?\S"
 )
 MODULE_FILE = re.compile(r"from ['\"](?P<top>\w+)[\w.]*['\"] \((?P<file>/[^()]{1,400})\)")
 MISFIT = re.compile(r"unexpected keyword argument|cannot import name")
@@ -265,12 +266,14 @@ def _of_event(
         return _of_line(value, event, failed=failed)
     last = _last(exception)
     caller, code = _caller(exception), last.code if last else ""
+    if last is None:
+        caller = _caller(_handling(value, event.exception))
     above = _above(exception, caller)
     reason = (
         calls.passed_through(event.text, caller, above, value.facts)
         or calls.called_by_name(event.text, code, caller, above, value.facts)
         or value_reasons.reason(event.text)
-        or binary_reasons.reason(event.text, value.facts)
+        or binary_reasons.reason(event.text, value.facts, caller)
         or requirements.reason(event.text, caller)
         or model_code.reason(event.text, value.facts, caller)
         or python_reasons.reason(event.text, value.facts, caller, code)
@@ -335,9 +338,14 @@ def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
 def _survived(reason: Reason, value: Log, event: Event) -> Reason:
     """The reason for an error mentioned in a line, which the program may have survived."""
     weak = event.level in ("I", "W") or "Warning: " in event.text
+    if value.note and not weak:
+        weak = event.exception is not None  # a line that states a failure explains more
+        stated = weak or BARE.search(event.text) is not None
+    else:
+        stated = value.short and BARE.match(event.text) is not None
     return msgspec.structs.replace(
         reason,
-        failed=not (value.short and BARE.match(event.text)),
+        failed=not stated,
         weak=weak,
         confidence="medium" if weak and reason.confidence == "high" else reason.confidence,
     )
@@ -366,6 +374,13 @@ def _next(value: Log, event: Event) -> LoggedException | None:
     """The exception of the traceback that follows a line."""
     near = (each for each in value.exceptions if 0 <= each.number - event.number < NEAR)
     return next(near, None)
+
+
+def _handling(value: Log, index: int | None) -> LoggedException | None:
+    """The exception that was raised while the one at `index` was handled, in the same program."""
+    return next(
+        (each for each in value.exceptions if index is not None and each.context == index), None
+    )
 
 
 def _user(exception: LoggedException | None) -> str:

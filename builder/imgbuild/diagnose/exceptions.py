@@ -19,14 +19,16 @@ MOST_FRAMES = 60  # of a traceback; the last
 MOST_MESSAGE = 4000  # characters
 MOST_CONTINUATION = 12  # lines of a message after its first
 MOST_SOURCES = 4096
+NARROW = 55  # characters of a line that rich breaks
+LINE = "\n"
 MOST_CODE = 200  # characters of a line of code
 MOST_EXCEPTIONS = 3000
 
 MARKS = re.compile(r"[\s^~]+$|\d{1,7} ")  # below code; the lines around it in IPython's
 HEADER = re.compile(r"Traceback \(most recent call last\)")
 FRAME = re.compile(
-    r'\s{0,60}File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:, in'
-    r" (?P<name>.{1,120}))?"
+    r'\s{0,60}(?:File "|(?=[^\s"]{1,400}\.py", line \d))(?P<file>[^"]{1,400})",'
+    r" line (?P<line>\d{1,7})(?:, in (?P<name>.{1,120}))?"
 )
 RICH_FRAME = re.compile(
     r"\s{0,20}(?P<file>/[^\s:]{1,300}\.py):(?P<line>\d{1,7}) in"
@@ -55,8 +57,8 @@ LIKELY = re.compile(
 )
 # In the middle of a line: the part of an exception that a warning or log call repeats.
 QUOTED = re.compile(
-    r"\b(?P<type>[A-Z]\w{1,60}(?:Error|Exception))(?:: |"
-    r"\((?=['\"]))['\"]?(?P<message>.{3,})"
+    r"(?<![\w.])(?P<type>[A-Z]\w{1,60}(?:Error|Exception))(?::\s?|\((?=['\"]))(?P<message>.{3,})",
+    re.ASCII,  # a letter of another script may precede it
 )
 # torch.compile's: the exception of its backend follows, which may be one of its own code.
 RAISED = re.compile(r"^backend='?\w+'? raised:$")
@@ -315,7 +317,7 @@ class ExceptionReader:
                 number=line.number,
                 source=line.source,
                 type=match["type"],
-                message=match["message"].rstrip("'\")")[:MOST_MESSAGE],
+                message=_unquoted(match["message"])[:MOST_MESSAGE],
                 traced=False,
                 level=line.level or "W",
             )
@@ -337,17 +339,19 @@ class ExceptionReader:
         if trace.continuation > MOST_CONTINUATION or not text or line.level in ("I", "W"):
             trace.last = None
             return False
-        exception = self.exceptions[trace.last]
+        exception, wrapped = self.exceptions[trace.last], False
         if (
             not line.text[:1].isspace()
             and exception.message
             and not exception.message.endswith(":")
+            and not (wrapped := _wraps(exception, text))
             and not (FIELDS.search(exception.message) and FIELD.fullmatch(text))
         ):
             trace.last = None  # the next line of the log
             return False
         if len(exception.message) < MOST_MESSAGE:
-            exception.message = f"{exception.message}\n{text}"[:MOST_MESSAGE].lstrip("\n")
+            joined = f"{exception.message}{' ' if wrapped else LINE}{text}"
+            exception.message = joined[:MOST_MESSAGE].lstrip("\n")
         return False
 
 
@@ -375,6 +379,27 @@ def _add_code(trace: _Trace, text: str) -> None:
     elif not latest.code and not MARKS.match(text):
         trace.frames[-1] = msgspec.structs.replace(latest, code=text[:MOST_CODE])
     trace.code = text
+
+
+def _wraps(exception: LoggedException, text: str) -> bool:
+    """Whether a line continues the message of an exception, which rich broke at its width."""
+    if FIELDS.search(exception.message):
+        return False
+    length = len(exception.type) + len(exception.message.rpartition("\n")[2])
+    if exception.message.endswith((" *", " +", " =")):
+        return True
+    return length >= NARROW and exception.message[-1] not in ".!?'\")" and text[0].islower()
+
+
+def _unquoted(text: str) -> str:
+    """A quoted message without the quotation marks and brackets around it."""
+    text = text.rstrip(")\u201d\u300d\uff09")
+    for mark in "'\"":
+        if text.startswith(mark) and text.count(mark) <= 2:
+            text = text.strip(mark)
+        elif text.count(mark) % 2:
+            text = text.rstrip(mark)
+    return text
 
 
 def _is_code(text: str, indent: int | None) -> bool:

@@ -23,15 +23,16 @@ def stated() -> re.Pattern[str]:
         for name in sorted(table().packages.split(), key=len, reverse=True)
     )
     return re.compile(
-        rf"(?<![\w./-])(?P<name>{names})[`'\"]?(?P<sep>==|-| {{1,30}}| ?[:@] ?| version:? ?)"
+        rf"(?<![\w./-])(?P<name>{names})[`'\"]?"
+        rf"(?P<sep>==|-| {{1,30}}| ?[:@] ?| version:? ?|版本[为是:\uff1a]? ?)"
         rf"(?:is )?[`'\"(v]{{0,2}}(?P<version>{VERSION})(?![\w-])(?P<rest>\.dist-info|-cp|-py)?",
-        re.IGNORECASE,
+        re.IGNORECASE | re.ASCII,
     )
 
 
 VLLM_BANNER = re.compile(rf"(?:vLLM (?:API server )?version |LLM engine \(v)(?P<version>{VERSION})")
 TORCH_BANNER = re.compile(
-    rf"(?:PyTorch version: |torch\.__version__:? |you have torch"
+    rf"(?:PyTorch(?: version)?: |torch\.__version__:? |you have torch"
     rf" )(?P<version>{VERSION})"
 )
 PYTHON = re.compile(
@@ -47,12 +48,22 @@ CAPABILITY = re.compile(
 ARM = re.compile(r"aarch64|arm64|GH200|GB[23]00|DGX Spark", re.IGNORECASE)
 
 
+# The packages that may have made a call of which the log does not show the traceback.
+USERS = re.compile(
+    r"(?<![\w.-])(?:sglang|verl|trl|openrlhf|llamafactory|unsloth|axolotl|xinference|litellm|ddtrace|lmcache|lm_eval|fastchat|peft)(?![\w-])",
+    re.ASCII,
+)
+MOST_USERS = 4
+
 # What the name of a wheel of flash-attn, causal-conv1d or mamba-ssm was built for.
 WHEEL = re.compile(
     r"(?P<name>[a-z]\w{2,40})-(?P<version>\d[\w.]{1,20})\+cu(?P<cuda>\d{2,3})torch"
     r"(?P<torch>\d\.\d{1,2})(?:cxx11abi(?P<abi>TRUE|FALSE))?-cp(?P<python>3\d{1,2})"
 )
 
+
+# nvidia-nccl-cu13==2.28.9
+OF_CUDA = re.compile(r"nvidia-[a-z-]{2,30}-cu(1[123])\b")
 
 # What pip omits: 0.9.1 Requires-Python <3.13,>=3.9
 IGNORED = re.compile(
@@ -74,7 +85,9 @@ class Facts(msgspec.Struct):
     versions: dict[str, str] = {}
     wheels: dict[str, WheelBuild] = {}
     ignored: dict[str, str] = {}  # version of a package → the Python that it requires
+    cudas: set[str] = set()  # CUDA releases of the NVIDIA packages in a list of packages
     python: str = ""
+    users: list[str] = []  # packages in the log that use vllm, transformers or trl
     driver: str = ""
     driver_cuda: str = ""
     capability: str = ""
@@ -89,13 +102,7 @@ class Facts(msgspec.Struct):
             if re.search(r"requires|Because|depends on|from versions|need", text[: match.start()]):
                 continue
             self._version(match["name"], match["version"])
-        if "Requires-Python" in text:
-            self.ignored |= {each["version"]: each["spec"] for each in IGNORED.finditer(text)}
-        if "torch" in text and "+cu" in text and (wheel := WHEEL.search(text)):
-            build = WheelBuild(
-                version=wheel["version"], torch=wheel["torch"], abi=wheel["abi"] or ""
-            )
-            self.wheels.setdefault(normalize(wheel["name"]), build)
+        self._read_packages(text)
         for pattern, package in ((VLLM_BANNER, "vllm"), (TORCH_BANNER, "torch")):
             if banner := pattern.search(text):
                 self._version(package, banner["version"])
@@ -110,8 +117,27 @@ class Facts(msgspec.Struct):
             self.capability = f"{model[1]}.{model[2]}"
         self.arm = self.arm or bool(ARM.search(text))
 
+    def _read_packages(self, text: str) -> None:
+        for match in USERS.finditer(text):
+            if len(self.users) < MOST_USERS and match[0] not in self.users:
+                self.users.append(match[0])
+        if "Requires-Python" in text:
+            self.ignored |= {each["version"]: each["spec"] for each in IGNORED.finditer(text)}
+        if "nvidia-" in text:
+            self.cudas |= {match[1] for match in OF_CUDA.finditer(text)}
+        if "torch" in text and "+cu" in text and (wheel := WHEEL.search(text)):
+            build = WheelBuild(
+                version=wheel["version"], torch=wheel["torch"], abi=wheel["abi"] or ""
+            )
+            self.wheels.setdefault(normalize(wheel["name"]), build)
+
     def _version(self, name: str, version: str) -> None:
         self.versions.setdefault(normalize(name), version)
+
+    def user_of(self, package: str) -> str:
+        """The import name of the only package in the log that may use `package`; "" if unclear."""
+        names = [name for name in self.users if normalize(name) != normalize(package)]
+        return names[0] if len(names) == 1 else ""
 
     def version(self, package: str) -> Version | None:
         """The version of a package, if the log contains it."""

@@ -47,7 +47,8 @@ class Event(msgspec.Struct, kw_only=True):
 class Log(msgspec.Struct, kw_only=True):
     """A log; `lines` is the number of lines that were read, `number` that of the last one.
 
-    `cut`: the innermost frame of a traceback whose exception is not in the log.
+    `cut`: the innermost frame of a traceback whose exception is not in the log. `note`: it is a
+    few lines of which none has a log level, such as a description that quotes an error.
     """
 
     events: list[Event]
@@ -58,6 +59,7 @@ class Log(msgspec.Struct, kw_only=True):
     lines: int
     number: int
     cut: TraceFrame | None = None
+    note: bool = False
 
     @property
     def texts(self) -> list[str]:
@@ -113,8 +115,10 @@ def parse(lines: Iterable[LogLine]) -> Log:
     shapes: Counter[str] = Counter()
     last: list[LogLine] = []
     count = number = fact_lines = long_lines = 0
+    levels = False
     for line in lines:
         count, number = count + 1, line.number
+        levels = levels or bool(line.level)
         before = len(reader.exceptions)
         traced = reader.read_line(line)
         if line.text.strip():
@@ -139,11 +143,8 @@ def parse(lines: Iterable[LogLine]) -> Log:
                     exception=before,
                 )
             )
-        if (
-            not traced
-            and line.hit
-            and not (reader.open(line) and UNFILLED.match(line.text.strip()))
-        ):
+        code = reader.open(line) and UNFILLED.match(line.text.strip())
+        if line.hit and not traced and not code:
             shape = SHAPE.sub("0", line.text)
             shapes[shape] += 1
             if shapes[shape] <= 3 and len(events) < MOST_EVENTS:
@@ -163,7 +164,17 @@ def parse(lines: Iterable[LogLine]) -> Log:
         lines=count,
         number=number,
         cut=reader.cut,
+        note=_is_note(events, number, levels=levels),
     )
+
+
+def _is_note(events: list[Event], number: int, *, levels: bool) -> bool:
+    """Whether the log is a note, whose errors then have no level. `levels`: lines have one."""
+    if number > SHORT or levels:
+        return False
+    for event in events:
+        event.level = ""
+    return True
 
 
 def _complete(events: list[Event], reader: ExceptionReader) -> None:

@@ -6,7 +6,7 @@ import re
 
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
-from imgbuild.diagnose import calls, owners, python_reasons
+from imgbuild.diagnose import attributes, calls, owners, python_reasons
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 
@@ -47,7 +47,7 @@ def _used(text: str) -> tuple[str, Existence | None] | None:
         return f"{name} of {module}", releases.name_in(module, name)
     if match := calls.ATTRIBUTE.search(text):
         owner = match["module"] or match["owner"] or match["bare"]
-        if owner in python_reasons.BUILT_IN:
+        if owner in attributes.BUILT_IN:
             return None
         return f"{owner}.{match['name']}", releases.member(owner, match["name"])
     if match := calls.KEYWORD.search(text):

@@ -6,7 +6,7 @@ import re
 
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
-from imgbuild.diagnose import calls, requirements, standard_reasons
+from imgbuild.diagnose import attributes, calls, existing, requirements, standard_reasons
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.rules import Confidence
@@ -52,7 +52,6 @@ MODEL_TYPE = re.compile(
 ARCHITECTURE = re.compile(
     r"Model architectures \[['\"](?P<name>\w+)['\"].{0,200}\] are not supported"
 )
-BUILT_IN = ("NoneType", "str", "list", "dict", "int", "tuple", "float", "function")
 # Variables of plugins, and those that users' code may read.
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
 SETS = re.compile(
@@ -126,6 +125,8 @@ def _keyword(text: str, facts: Facts, caller: str) -> Reason | None:
     callee, name = (match["callee"] or "").removeprefix("__main__."), match["name"]
     plain = callee.removesuffix(".__init__")
     existence = releases.argument(plain, name) if plain else _of_any(name)
+    if existence is None and plain in ("", "__init__"):
+        existence, plain = _of_mentioned(name, facts), ""
     what = f"the argument {name} of {plain}" if plain else f"the argument {name}"
     if existence is None:
         target = plain or "the function called"
@@ -147,11 +148,13 @@ def _keyword(text: str, facts: Facts, caller: str) -> Reason | None:
             confidence="medium" if plain else "low",
         )
     if not existence.spec and not existence.instead:
-        return _in_no_release(existence, plain, name, facts)
-    return _of(existence, what, f"remove {name}", "IMG904", facts)
+        return _in_no_release(existence, plain, name, facts, caller)
+    return existing.of(existence, what, f"remove {name}", "IMG904", facts)
 
 
-def _in_no_release(existence: Existence, callee: str, name: str, facts: Facts) -> Reason:
+def _in_no_release(
+    existence: Existence, callee: str, name: str, facts: Facts, caller: str
+) -> Reason:
     """The reason for an argument that no release between `first` and `last` added or removed.
 
     The table does not list arguments of all these releases, which an older one may lack.
@@ -166,6 +169,15 @@ def _in_no_release(existence: Existence, callee: str, name: str, facts: Facts) -
             cure=f"remove {name}; a fork or another package defines it",
         )
     shown = f"{package} {version}" if version else f"the installed {package}"
+    user = releases.package_name(caller)
+    if user and user != package:
+        return Reason(
+            code="IMG904",
+            cause=f"{user} passes {name} to {callee}, which no {package} {span} added or removed: a"
+            f" fault of this {user}, or an option of {user} that it hands over to {package}",
+            cure=f"pip install -U {user}; or do not set {name} in the call of {user}; if {package}"
+            f" is older than {existence.first}, update it, too",
+        )
     return Reason(
         code="IMG904",
         cause=f"{shown} does not accept the argument {name} of {callee}, which no release {span}"
@@ -175,6 +187,13 @@ def _in_no_release(existence: Existence, callee: str, name: str, facts: Facts) -
     )
 
 
+def _of_mentioned(name: str, facts: Facts) -> Existence | None:
+    """The argument `name` of a class of a package whose version the log shows."""
+    existence = releases.accepting(name)
+    known = existence is not None and existence.package in facts.versions
+    return existence if known else None
+
+
 def _of_any(name: str) -> Existence | None:
     """The argument `name` of a main class of vLLM, for an error that names no callable."""
     for callee in ("SamplingParams", "EngineArgs", "LLM"):
@@ -182,36 +201,6 @@ def _of_any(name: str) -> Existence | None:
         if existence is not None and existence.spec:
             return existence
     return None
-
-
-def _of(
-    existence: Existence, what: str, remove: str, code: str, facts: Facts, caller: str = ""
-) -> Reason:
-    """The reason according to `existence`, with a change of the code and a pin as its cure.
-
-    `caller`: the package that uses the name, which users cannot change.
-    """
-    cures = []
-    user = releases.package_name(caller)
-    if user and user != existence.package:
-        newer = not existence.spec or existence.removed_in
-        cures.append(f"use {'a newer' if newer else 'an older'} {user}, which does without it")
-    elif existence.instead:
-        cures.append(f"use {existence.instead}")
-    elif not existence.spec or existence.removed_in:
-        cures.append(remove)
-    if existence.spec:
-        cures.insert(0 if user else len(cures), f"install {existence.requirement()}")
-    version = facts.versions.get(existence.package, "")
-    cause = existence.sentence(what)
-    if version:
-        cause += f" (the log shows {existence.package} {version})"
-    return Reason(
-        code=code,
-        cause=cause,
-        cure=", or ".join(cures),
-        confidence="high" if existence.spec else "medium",
-    )
 
 
 def _import(text: str, facts: Facts, caller: str) -> Reason | None:
@@ -240,9 +229,11 @@ def _import(text: str, facts: Facts, caller: str) -> Reason | None:
     existence = releases.name_in(module, name) or releases.module_in(module)
     if existence is not None:
         what = f"{module}.{name}"
-        return _of(existence, what, f"do not import {name}", "IMG902", facts, caller)
+        return existing.of(existence, what, f"do not import {name}", "IMG902", facts, caller)
     if module.startswith("transformers") and (model := _model(name)) is not None:
-        return _of(model, f"{name} with its model", "use another model", "IMG902", facts, caller)
+        return existing.of(
+            model, f"{name} with its model", "use another model", "IMG902", facts, caller
+        )
     if not caller and (sources := calls.from_sources(text)) is not None:
         return sources
     package = releases.distribution(module)
@@ -261,10 +252,10 @@ def _module(text: str, facts: Facts, caller: str) -> Reason | None:
     if match is None:
         return None
     module = (match["module"] or match.groupdict().get("required") or "").rstrip(".")
-    existence = releases.module_in(module)
+    existence = releases.exactly(module)  # Python names the first module that is absent
     if existence is not None:
         what = f"the module {module}"
-        return _of(existence, what, f"do not import {module}", "IMG903", facts, caller)
+        return existing.of(existence, what, f"do not import {module}", "IMG903", facts, caller)
     top = module.partition(".")[0]
     package = releases.distribution(module)
     if "." in module and package == releases.distribution(top):
@@ -297,53 +288,6 @@ def _module(text: str, facts: Facts, caller: str) -> Reason | None:
         " Python that ran this",
         cure=cure,
         confidence="high",
-    )
-
-
-def _attribute(text: str, facts: Facts, caller: str) -> Reason | None:
-    if not text.startswith("AttributeError") and "AttributeError" not in text[:60]:
-        return None
-    match = calls.ATTRIBUTE.search(text)
-    if match is None:
-        return None
-    name, module = match["name"], match["module"]
-    owner = match["owner"] or match["bare"] or ""
-    if owner in BUILT_IN:
-        return None
-    if module:
-        existence = releases.name_in(module, name) or releases.module_in(f"{module}.{name}")
-        if existence is not None:
-            return _of(existence, f"{module}.{name}", f"do not use {name}", "IMG905", facts)
-        package = releases.distribution(module)
-        cause = f"the installed {package} has no {name} in {module}"
-        if "." not in module:
-            return Reason(
-                code="IMG905",
-                cause=f"{cause}: the code was written for a different version, or a file or folder"
-                f" named {module} is imported instead of {package}",
-                cure=f"python -c 'import {module}; print({module}.__file__)' shows what is"
-                f" imported: rename it, or " + requirements.update(package, caller, facts),
-            )
-    else:
-        existence = releases.member(owner, name)
-        if existence is not None and existence.spec:
-            return _of(existence, f"{owner}.{name}", f"do not use {name}", "IMG905", facts)
-        package = "the package that defines it"
-        cause = f"{owner} has no attribute {name} in the installed version"
-        if owner.endswith("Trainer"):
-            return Reason(
-                code="IMG905",
-                cause=f"the Trainer of trl or transformers from which {owner} is derived does not"
-                f" set {name} in the installed version: {owner} was written for another one",
-                cure="install the trl and transformers that the project's requirements name (pip"
-                f" install 'trl==VERSION' 'transformers==VERSION'), or set self.{name} in"
-                f" {owner}.__init__",
-            )
-    return Reason(
-        code="IMG905",
-        cause=f"{cause}: the code was written for a different version",
-        cure=(module and requirements.update(package, caller, facts))
-        or f"install the version of {package} that the code was written for, or change the code",
     )
 
 
@@ -387,7 +331,7 @@ def _flag(text: str, facts: Facts, _caller: str) -> Reason | None:
     for callee in ("EngineArgs", "AsyncEngineArgs", "TrainingArguments", "SFTConfig", "GRPOConfig"):
         existence = releases.argument(callee, name)
         if existence is not None and existence.spec:
-            return _of(existence, f"the option {flag}", f"remove {flag}", "IMG917", facts)
+            return existing.of(existence, f"the option {flag}", f"remove {flag}", "IMG917", facts)
     return _no_flag(flag, "the program")
 
 
@@ -458,12 +402,12 @@ def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | N
         package, what = "vllm", f"the architecture {match['name']}"
         listed = releases.name_in("vllm.model_executor.models", match["name"])
         if listed is not None and listed.spec:
-            return _of(listed, what, "use another model", "IMG902", facts)
+            return existing.of(listed, what, "use another model", "IMG902", facts)
     else:
         return None
     existence = releases.exactly(module)
     if existence is not None:
-        return _of(existence, what, "use another model", "IMG902", facts)
+        return existing.of(existence, what, "use another model", "IMG902", facts)
     shown = f"{package} {facts.versions[package]}" if package in facts.versions else package
     return Reason(
         code="IMG902",
@@ -476,6 +420,6 @@ def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | N
 
 
 FUNCTIONS = (
-    *(_keyword, _import, _module, _attribute, _positional, _flag),
+    *(_keyword, _import, _module, attributes.reason, _positional, _flag),
     _hydra,
 )

@@ -42,6 +42,7 @@ OPENINGS = (
     ),
     r"(?:To|In order to) (?:fix|solve|resolve|avoid|disable|enable|use|run|overcome|work around)\b",
     r"(?:[Yy]ou|Users?) (?:can|should|may|need to|must|have to|might)\b",
+    r"(?:Do not|Don't) (?:set|use|pass|call|specify|mix|enable)\b",
     r"--[\w-]{2,40} (?:should|must|needs to)\b",
     r"If (?:you|this|the|that|your)\b.{1,120}?(?=,)",
 )
@@ -80,12 +81,22 @@ def load() -> tuple[tuple[re.Pattern[str], Remedy], ...]:
     return tuple((re.compile(row.match), row) for row in rows)
 
 
+# A variable that a message proposes within a sentence.
+VARIABLE = re.compile(
+    r"(?:[Ss]et(?:ting)?|[Ee]xport|[Uu]s(?:e|ing)|with)"
+    r" (?P<set>[A-Z][A-Z0-9_]{4,60}=[\w:.,-]{1,60})"
+)
+
+
 def advice(message: str) -> str:
     """The first sentence of a message that proposes something; "" if it has none."""
     for match in ADVICE.finditer(message[:2000]):
         text = re.sub(r"\s+", " ", match["advice"]).strip()
         if not IDLE.search(text):
             return text if len(text) <= MOST_ADVICE else f"{text[:MOST_ADVICE]}…"
+    variable = VARIABLE.search(message[:2000])
+    if variable is not None and not IDLE.search(variable["set"]):
+        return f"set {variable['set']}"
     return ""
 
 

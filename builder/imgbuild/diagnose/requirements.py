@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -59,6 +59,12 @@ STATED = tuple(
             rf"{NAME} version {INSTALLED} (?:is )?not supported\. (?:Currently )?supported versions"
             rf" are (?:[\w.]+, )*v?(?P<newest>\d+(?:\.\d+){{1,3}})"
         ),
+        # The version of PEFT you are using is not compatible, please use a version … than 0.5.0
+        (
+            rf"version of {NAME} (?:that )?(?:you are using|you have|(?:is )?installed)"
+            rf" .{{0,80}}?"
+            rf"(?P<bound>greater|newer|higher|later|at least|lower|older|less|below) than {NUMBER}"
+        ),
         # torch version must be at least 2.6.0, but found 2.5.1
         (
             rf"{NAME} (?:version )?(?:must|should|needs to|has to) be (?P<bound>at least|at most)"
@@ -95,6 +101,12 @@ def of(user: str, package: str, version: str) -> str:
     return next((spec for span, spec in rows.items() if _within(release, span)), "")
 
 
+def used(user: str, packages: Sequence[str]) -> str:
+    """The first of `packages` that `user` requires; "" if none."""
+    names = load().get(normalize(user), {})
+    return next((package for package in packages if normalize(package) in names), "")
+
+
 def newest(user: str, package: str) -> str:
     """The specifier of `package` that the newest listed release of `user` requires; "" if none."""
     rows = _ranges(user, package)
@@ -128,6 +140,7 @@ def cure(package: str, caller: str, facts: Facts) -> str:
 
 def update(package: str, caller: str, facts: Facts) -> str:
     """The cure if the package `caller` and `package` do not fit, in a direction that is unknown."""
+    caller = caller or facts.user_of(package)
     if pin := cure(package, caller, facts):
         return pin
     user, have = releases.package_name(caller), facts.versions.get(normalize(package), "")
@@ -189,7 +202,8 @@ def reason(text: str, caller: str = "") -> Reason | None:
         if sign == "<=":  # "2.2 or less" allows 2.2.6
             release = Version(match["version"]).release
             spec = f"<{'.'.join(map(str, (*release[:-1], release[-1] + 1)))}"
-        have = f", and {name} {groups['have'].rstrip('.')} is installed" if groups["have"] else ""
+        installed = (groups.get("have") or "").rstrip(".")
+        have = f", and {name} {installed} is installed" if installed else ""
         return Reason(
             code=CODE,
             cause=f"{releases.distribution(caller) if caller else 'a package'} needs {name}{spec}"

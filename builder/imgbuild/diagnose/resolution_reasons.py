@@ -37,14 +37,17 @@ REQUIRED = re.compile(
     rf"(?:you require|The user requested(?: \(constraint\))?) (?P<on>{REQUIREMENT})"
     rf"(?: and (?P<also>{REQUIREMENT})(?=,| we| And|$))?"
 )
+NO_WHEEL = re.compile(
+    rf"(?P<wheel>{REQUIREMENT}) has no (?:usable )?wheels"
+    r"(?: (?:are available )?with a matching"
+    r" (?P<tag>[Pp]latform|Python ABI|Python version|[\w ]{3,40}?)"
+    r"(?: tag)?(?: \(e\.g\., `?(?P<have>[^`)]{3,80})`?\)|(?=[ ,])))?"
+)
 ABSENT = re.compile(
     rf"there (?:is|are) no versions? of (?P<none>{REQUIREMENT})|"
     rf"only (?:the following versions of )?(?P<only>{REQUIREMENT})"
     rf"(?: (?:is|are) available(?:: (?P<list>[^,]{{3,200}}))?)|"
-    rf"(?P<wheel>{REQUIREMENT}) has no (?:usable )?wheels"
-    r"(?: (?:are available )?with a matching"
-    r" (?P<tag>[Pp]latform|Python ABI|Python version|[\w ]{3,40}?)"
-    r"(?: tag)?(?: \(e\.g\., `(?P<have>[^`]{3,80})`\)|(?=[ ,])))?|"
+    rf"{NO_WHEEL.pattern}|"
     rf"(?P<lost>{REQUIREMENT}) was not found in (?:the package registry|the provided)"
 )
 PYTHON = re.compile(
@@ -68,6 +71,9 @@ POETRYS = re.compile(
     r"(?P<name>[A-Za-z][\w.-]{0,80}) \((?P<spec>[<>=!~^]{0,2}\d[\w.*+]{0,30}"
     r"(?:,[<>=!~]{1,2}\d[\w.*+]{0,30}){0,6})\)"
 )
+
+# pip writes `name<1.0 and >=0.14.1`.
+SECOND = re.compile(r"([<>=!~]=?[\w.*+]{1,40}) and ([<>=!~]=?\d)")
 
 UNAVAILABLE = re.compile(
     r"(?:satisfies the requirement|distribution found for|满足要求|找不到符合)"
@@ -113,21 +119,14 @@ def reason(text: str, facts: Facts) -> Reason | None:
     if not EXPLAINS.search(text):
         return None
     plain = re.sub(r"\s+", " ", MARKERS.sub("", text))
-    plain = POETRYS.sub(_as_pip, plain)
+    plain = SECOND.sub(r"\1,\2", POETRYS.sub(_as_pip, plain))
     constraints = _constraints(plain)
     python = _python(plain)
     if python is not None:
         return python
     clash = _clash(constraints)
     if clash is None:
-        match = re.search(r"[Bb]ecause (.{10,300}?)(?:,? we can conclude|$)", plain)
-        if match is None:
-            return None
-        return _of(
-            match[1].rstrip(", "),
-            "change one of these requirements; imgbuild resolve finds compatible versions",
-            certain=False,
-        )
+        return _without_clash(plain)
     first, second = clash
     split = SPLIT.search(text)
     if not second.by:
@@ -142,6 +141,45 @@ def reason(text: str, facts: Facts) -> Reason | None:
     else:
         cure = f"use another version of {_name(first.by)} or of {_name(second.by)}"
     return _of(cause, f"{cure}: imgbuild resolve {names} finds compatible versions")
+
+
+def _without_clash(plain: str) -> Reason | None:
+    """The reason for an explanation in which no two requirements exclude each other."""
+    match = re.search(r"[Bb]ecause (.{10,300}?)(?:,? we can conclude|$)", plain)
+    if match is None:
+        return None
+    if (wheel := NO_WHEEL.search(plain)) is not None:
+        return _no_wheel(wheel["wheel"], wheel["tag"] or "", wheel["have"] or "")
+    return _of(
+        match[1].rstrip(", "),
+        "change one of these requirements; imgbuild resolve finds compatible versions",
+        certain=False,
+    )
+
+
+def _no_wheel(requirement: str, tag: str, have: str) -> Reason:
+    """The reason for a version without a wheel; `tag`: what does not match; `have`: this system."""
+    name = _name(requirement)
+    python = "Python" in tag or tag == "ABI" or have.startswith("cp3")
+    what = "this Python" if python else f"this platform ({have})" if have else "this platform"
+    return _of(f"{requirement} has no wheels for {what}", _other_system(name, have, python=python))
+
+
+def _other_system(name: str, have: str, *, python: bool) -> str:
+    """The cure for a package without wheels for this Python, or this platform."""
+    if python:
+        return (
+            "use another Python (uv venv --python 3.11, or 3.12), for which it has wheels, or a"
+            f" newer {name} (from another index, if this one ended with old versions)"
+        )
+    if have.startswith("win"):
+        return f"use Linux or WSL 2: {name} has no wheels for Windows; or a version without it"
+    if have.startswith("macosx"):
+        return f"use Linux: {name} has no wheels for this macOS; or an older version that has them"
+    return (
+        "use a Python (uv venv --python 3.12), base image or architecture for which it has wheels,"
+        " or another version"
+    )
 
 
 def _fitting(user: str, requirement: str) -> str:
@@ -272,13 +310,8 @@ def _absent(needed: _Constraint, there: str, split: str) -> Reason:
     tagged = re.search(r"\+|dev", needed.on)
     cure = "use a version that the index has"
     if "wheels" in there:
-        cure = (
-            "use another Python (uv venv --python 3.11, or 3.12), for which it has wheels, or"
-            " another version of it"
-            if "Python" in there
-            else "use a Python (uv venv --python 3.12), base image or architecture for which it has"
-            " wheels, or another version"
-        )
+        system = re.search(r"(?:win|macosx)_?\w+", there)
+        cure = _other_system(_name(there), system[0] if system else "", python="Python" in there)
     elif local := OF_TORCH.search(needed.on):
         cure = (
             f"let uv use PyTorch's index: uv pip install --torch-backend={local[1]} … (pip:"

@@ -97,7 +97,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 @lru_cache(maxsize=4096)
 def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    return tuple(re.compile(pattern) for pattern in patterns)
+    return tuple(re.compile(pattern, re.ASCII) for pattern in patterns)
 
 
 @lru_cache(maxsize=1024)

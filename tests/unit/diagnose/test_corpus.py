@@ -32,7 +32,7 @@ CODES = {
     "glibc-too-old": "IMG605 IMG916",
     "hf-hub-transformers4": "IMG704",
     "index-lag": "IMG910",
-    "libcudart-missing": "IMG768 IMG769 IMG770",
+    "libcudart-missing": "IMG906 IMG770",
     "nccl-hang": "IMG544 IMG908",
     "no-aarch64-wheel": "IMG602 IMG603",
     "no-gpu-visible": "IMG507 IMG787",

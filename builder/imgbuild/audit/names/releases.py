@@ -142,6 +142,7 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     system_libraries: Mapping[str, str]
     companions: Mapping[str, str]
     functions: Mapping[str, str]
+    passed: Mapping[str, str]
     invented: tuple[InventedName, ...]
 
 
@@ -183,8 +184,8 @@ def member(owner: str, name: str) -> Existence | None:
     above = next((base for end, base in table().bases.items() if owner.endswith(end)), owner)
     for each in dict.fromkeys((owner, above)):
         for package in load().values():
-            spec = package.lookup(package.members.get(each, {}), name) or package.lookup(
-                package.arguments.get(each, {}), name
+            spec = package.lookup(package.arguments.get(each, {}), name) or package.lookup(
+                package.members.get(each, {}), name
             )
             if spec is not None:
                 renamed = renamed_parameter(package.package, each, name) if "<" in spec else ""
@@ -258,12 +259,46 @@ def symbol(name: str) -> Existence | None:
 
 
 def owner(name: str) -> str:
-    """The package of a class with a table, or of an import name; else ""."""
+    """The package of a name: of a class that one package defines, or of an import name; else ""."""
     for package in load().values():
         if name in package.arguments or name in package.members:
             return package.package
     known = name in table().import_names or normalize(name) in table().packages.split()
-    return package_name(name) if known else ""
+    if known:
+        return package_name(name)
+    found = definers(name)
+    return found[0] if len(found) == 1 else ""
+
+
+def definers(name: str) -> tuple[str, ...]:
+    """The packages that define a class."""
+    return _classes().get(name, ())
+
+
+@lru_cache(maxsize=1)
+def _classes() -> Mapping[str, tuple[str, ...]]:
+    """The packages of each class; `tools/class_names.py` writes their file."""
+    rows = yaml_data.load(files.data("diagnose/facts/classes.yaml"), dict[str, str])
+    return {
+        name: tuple(packages.split(","))
+        for packages, names in rows.items()
+        for name in names.split()
+    }
+
+
+@lru_cache(maxsize=256)
+def accepting(name: str) -> Existence | None:
+    """The versions of the one class or function that accepts the argument `name`.
+
+    None if no class is known to, or those of several packages.
+    """
+    found = {
+        package.package: package.existence(spec)
+        for package in load().values()
+        for group in package.arguments.values()
+        if (spec := package.lookup(group, name)) is not None
+    }
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def exporter(name: str) -> str:
