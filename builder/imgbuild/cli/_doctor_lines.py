@@ -62,7 +62,7 @@ def _groups(diagnosis: Diagnosis) -> Groups:
 
 
 def _remarks(host: Host, verdict: TargetFit) -> Iterator[str]:
-    """Remarks on a target; that on an older driver is the same for all targets."""
+    """Remarks on a target. The remark on an older driver is the same for all targets."""
     for remark in verdict.remarks:
         if verdict.unrestricted and COMPATIBILITY in remark:
             yield (
@@ -158,7 +158,7 @@ def _use(diagnosis: Diagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
 
 
 def _newest(framework: str, fitting: Sequence[TableRow]) -> tuple[str, str] | None:
-    """The newest version of the framework, and a target with few other frameworks."""
+    """The newest version of the framework, and its target with the fewest other frameworks."""
     having = [row for row in fitting if framework in row.pins]
     if not having:
         return None
