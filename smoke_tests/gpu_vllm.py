@@ -72,10 +72,13 @@ def make(kind: str) -> tuple[str, Path]:
     return "tiny", tiny_qwen.save(Path("model").absolute(), sharp_tiny(), half=True)
 
 
-def sharp_tiny(seed: int = 0) -> Any:
-    """The tiny model, with logits far enough apart to be compared."""
+def sharp_tiny(seed: int = 0, multiple: int = 1) -> Any:
+    """The tiny model, with logits far enough apart to be compared.
+
+    Its vocabulary is padded to a multiple of `multiple`.
+    """
     tokenizer = tiny_qwen.make_tokenizer()
-    model = tiny_qwen.make_model(tokenizer, seed)
+    model = tiny_qwen.make_model(tokenizer, seed, multiple)
     return tiny_qwen.sharpen(model, count=16, factor=30, below=len(tokenizer))
 
 

@@ -3,24 +3,33 @@
 One engine has one backend. The engine also generates plain texts and a chat, as in the first
 example of vLLM's documentation. A failed backend may leave the answers empty: the engine logs its
 error and continues.
+
+The vocabulary of the model is padded to a multiple of 64 and larger than that of the tokenizer, as
+in Qwen's models. In the mode `unpadded` it is that of the tokenizer, which is no multiple of 64:
+a request alone must have its format, and several at once.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import gpu_vllm
 import smoke_gpu
 import smoke_openai
 import smoke_stack
+import tiny_qwen
 from smoke_openai import CODE, COLOURS, SCHEMA, TOKENS, TRIES
 from smoke_support import skip
 
 GRAMMAR = 'root ::= "pick " colour\ncolour ::= "red" | "green"\n'
 WITH_GRAMMAR = ("xgrammar", "guidance")  # the others document no grammars
+MULTIPLE = 64  # vLLM pads the weights and logits of a vocabulary to a multiple of it
+TOGETHER = 3  # structured requests at once
+ONE = "of several structured requests at once only one has its format"  # in allowed.json
 
 
 def engine_options(backend: str) -> dict[str, Any]:
@@ -77,18 +86,21 @@ def plain(llm: Any) -> list[str]:
     return [] if all(texts) else ["some of the texts are empty"]
 
 
-def main(backend: str) -> None:
-    """Test `backend`: xgrammar, guidance, outlines or lm-format-enforcer."""
-    smoke_gpu.require()
-    places = ("config/structured_outputs.py", "config.py")
-    if not any(backend in smoke_stack.source("vllm", place) for place in places):
-        skip(f"this vLLM has no backend {backend}")
-    gpu_vllm.surround("structured")
-    _, folder = gpu_vllm.make("tiny")
-    from vllm import LLM  # noqa: F401  # slow imports, before the turn on the GPU
+def save(*, padded: bool) -> Path:
+    """The folder of the model; --model replaces the padded one."""
+    given = smoke_stack.given()
+    if given is not None and padded:
+        return given
+    model = gpu_vllm.sharp_tiny(multiple=MULTIPLE if padded else 1)
+    size = model.config.vocab_size
+    if (size % MULTIPLE == 0) is not padded:
+        sys.exit(f"error: the vocabulary of the model has {size} tokens")
+    print(f"vocabulary: {size} tokens")
+    return tiny_qwen.save(Path("model").absolute(), model, half=True)
 
-    smoke_gpu.turn(alone=smoke_stack.measures_memory())
-    llm = smoke_stack.engine(folder, enforce_eager=True, **engine_options(backend))
+
+def every_format(llm: Any, backend: str) -> list[str]:
+    """Problems of plain texts and of answers in each format."""
     problems = plain(llm)
     problems += form(llm, COLOURS.__contains__, f"one of {COLOURS}", choice=list(COLOURS))
     problems += form(llm, lambda text: bool(re.fullmatch(CODE, text)), f"like {CODE}", regex=CODE)
@@ -96,8 +108,57 @@ def main(backend: str) -> None:
     if backend in WITH_GRAMMAR:
         sentences = [f"pick {colour}" for colour in COLOURS]
         problems += form(llm, sentences.__contains__, f"one of {sentences}", grammar=GRAMMAR)
-    smoke_gpu.end(problems, f"{backend}: choice, regular expression, JSON schema and plain texts")
+    return problems
+
+
+def alone_and_together(llm: Any) -> list[str]:
+    """Problems of the answers to a request alone and to several at once.
+
+    The formats have short answers, which never end too early.
+    """
+    problems, right_counts = [], []
+    choice = {"choice": list(COLOURS)}
+    formats: list[tuple[Callable[[str], bool], str, dict[str, Any]]] = [
+        (COLOURS.__contains__, f"one of {COLOURS}", choice),
+        (lambda text: bool(re.fullmatch(CODE, text)), f"like {CODE}", {"regex": CODE}),
+    ]
+    for right, words, parameters in formats:
+        problems += form(llm, right, words, 1, **parameters)
+        texts = answers(llm, sampling(TOGETHER, **parameters))
+        print("at once:", words, texts)
+        right_counts.append(sum(map(right, texts)))
+    return problems or at_once(right_counts)
+
+
+def at_once(right_counts: Sequence[int]) -> list[str]:
+    """Problems of TOGETHER answers each, of which `right_counts` have their format."""
+    if all(count == TOGETHER for count in right_counts):
+        return []
+    if all(count == 1 for count in right_counts):
+        return [ONE]
+    counts = " and ".join(map(str, right_counts))
+    return [f"{counts} of {TOGETHER} structured requests at once have their format"]
+
+
+def main(backend: str, vocabulary: str = "padded") -> None:
+    """Test `backend`: xgrammar, guidance, outlines or lm-format-enforcer."""
+    smoke_gpu.require()
+    places = ("config/structured_outputs.py", "config.py")
+    if not any(backend in smoke_stack.source("vllm", place) for place in places):
+        skip(f"this vLLM has no backend {backend}")
+    gpu_vllm.surround("structured")
+    padded = vocabulary == "padded"
+    folder = save(padded=padded)
+    from vllm import LLM  # noqa: F401  # slow imports, before the turn on the GPU
+
+    smoke_gpu.turn(alone=smoke_stack.measures_memory())
+    llm = smoke_stack.engine(folder, enforce_eager=True, **engine_options(backend))
+    if padded:
+        good = "choice, regular expression, JSON schema and plain texts"
+        smoke_gpu.end(every_format(llm, backend), f"{backend}: {good}")
+    good = "choice and regular expression, alone and at once"
+    smoke_gpu.end(alone_and_together(llm), f"{backend}, unpadded vocabulary: {good}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

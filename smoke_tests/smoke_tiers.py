@@ -31,6 +31,7 @@ VERL_SGLANG = ("verl", "sglang", "ray")
 SAVER = ("sglang", "torch-memory-saver")
 # vLLM's backends for structured output, by the names of its documentation.
 BACKENDS = ("xgrammar", "guidance", "outlines", "lm-format-enforcer")
+MASKED = ("xgrammar", "guidance")  # by xgrammar's kernel in all versions of vLLM that have both
 TOKENIZERS = ("transformers", "sentencepiece", "tiktoken")
 LORA = ("torch", "transformers", "trl", "peft", "math-verify")
 
@@ -99,6 +100,17 @@ TIERS: dict[str, tuple[Case, ...]] = {
         *(
             Case(f"vllm {backend}", "gpu_vllm_structured.py", 600, (backend,), VLLM, usual=35)
             for backend in BACKENDS
+        ),
+        *(
+            Case(
+                f"vllm {backend}, unpadded vocabulary",
+                "gpu_vllm_structured.py",
+                600,
+                (backend, "unpadded"),
+                needs=(*VLLM, "xgrammar"),
+                usual=35,
+            )
+            for backend in MASKED
         ),
         Case(
             "vllm qwen2.5-vl",

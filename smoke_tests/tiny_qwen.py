@@ -49,8 +49,10 @@ def make_tokenizer(special: tuple[str, ...] = ()) -> Any:
     return fast
 
 
-def make_model(tokenizer: Any, seed: int = 0) -> Any:
+def make_model(tokenizer: Any, seed: int = 0, multiple: int = 1) -> Any:
     """A Qwen3 in float32 with two layers, grouped queries and an untied head, as in real models.
+
+    The vocabulary is that of the tokenizer, padded to a multiple of `multiple`.
 
     Before transformers 4.51 the model is a Qwen2, whose head size is the hidden size divided by the
     number of heads. It has two heads: with four heads, greedy tokens in bf16 and float32 differed
@@ -65,7 +67,7 @@ def make_model(tokenizer: Any, seed: int = 0) -> Any:
     config_class = transformers.Qwen3Config if newer else transformers.Qwen2Config
     model_class = transformers.Qwen3ForCausalLM if newer else transformers.Qwen2ForCausalLM
     config = config_class(
-        vocab_size=len(tokenizer),
+        vocab_size=-(-len(tokenizer) // multiple) * multiple,
         hidden_size=64 if newer else 128,
         intermediate_size=128,
         num_hidden_layers=2,

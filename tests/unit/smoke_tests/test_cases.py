@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -113,6 +114,20 @@ def test_sglang_requests_match_version(names, present, absent, monkeypatch):
     assert options["tp_size"] == 2
     assert present in options
     assert not any(absent in name for name in options)
+
+
+def test_unpadded_vocabulary_reports_the_known_limitation(monkeypatch):
+    structured = script("gpu_vllm_structured", monkeypatch)
+    assert structured.at_once([3, 3]) == []
+    assert structured.at_once([1, 1]) == [structured.ONE]
+    for counts in ([1, 3], [0, 1], [2, 2], [0, 0]):
+        [problem] = structured.at_once(counts)
+        assert structured.ONE not in problem
+    tiers = script("smoke_tiers", monkeypatch)
+    entries = json.loads((SCRIPTS / "allowed.json").read_text("utf-8"))["cases"]
+    known = {entry["name"]: entry["error"] for entry in entries if entry["package"] == "xgrammar"}
+    unpadded = {case.name for case in tiers.TIERS["gpu"] if case.arguments[1:] == ("unpadded",)}
+    assert known == dict.fromkeys(unpadded, structured.ONE)
 
 
 def test_user_model_is_compared_by_mean_with_smaller_steps(monkeypatch):
