@@ -49,6 +49,10 @@ ALIASES = {
 FROM_SOURCES = re.compile(
     r"cannot import name '(?P<name>\w+)' from '(?P<module>\w[\w.]*)' \((?P<file>/[^()\s]{1,300})\)"
 )
+# Packages that others need for a part of their names only.
+OPTIONAL = re.compile(
+    r"(?i)vllm|sglang|lmdeploy|deepspeed|megatron|flashinfer|xformers|bitsandbytes"
+)
 INSTALLED = re.compile(r"(?:site|dist)-packages/")
 OWN_LAYER = re.compile(r"(?:Linear|MoE|Embedding|Head|Layer|Norm|Attention|MLP)$")
 # Methods that transformers calls on a model.
@@ -312,6 +316,14 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
     if not name and (unbuilt := re.search(r"\.(_[a-z]*version|_[A-Z]\w*|_custom\w*)$", module)):
         return _unbuilt(package, unbuilt[1], caller)
     what = f"{name} of its module {module}" if name else f"its module {module}"
+    if name and (part := OPTIONAL.search(name)) and (other := part[0].lower()) != top:
+        return Reason(
+            code="IMG902",
+            cause=f"{package} does not define {what}, because {other} is not installed, cannot be"
+            f" imported, or has a version that this {package} does not support",
+            cure=f"run python -c 'import {other}' in this environment: install {other} or fix the"
+            f" error that it shows ({requirements.renewed(package)} if the {other} is newer)",
+        )
     return Reason(
         code="IMG902" if name else "IMG903",
         cause=f"{package} cannot import {what}: an optional package that it needs is absent or has"

@@ -329,8 +329,10 @@ def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
         return msgspec.structs.replace(stated, weak=event.level in ("I", "W"))
     after = _next(value, event)  # a logger's line before the traceback with the same message
     caller = _caller(after) if after is not None and after.message == text else ""
-    reason = binary_reasons.reason(text, value.facts) or python_reasons.reason(
-        text, value.facts, caller
+    reason = (
+        binary_reasons.reason(text, value.facts)
+        or (requirements.reason(text) if value.note else None)
+        or python_reasons.reason(text, value.facts, caller)
     )
     return None if reason is None else _survived(reason, value, event)
 
@@ -340,7 +342,7 @@ def _survived(reason: Reason, value: Log, event: Event) -> Reason:
     weak = event.level in ("I", "W") or "Warning: " in event.text
     if value.note and not weak:
         weak = event.exception is not None  # a line that states a failure explains more
-        stated = weak or BARE.search(event.text) is not None
+        stated = weak or BARE.search(event.text) is not None or reason.code == requirements.CODE
     else:
         stated = value.short and BARE.match(event.text) is not None
     return msgspec.structs.replace(

@@ -52,7 +52,7 @@ LIKELY = re.compile(
     r"(?:[a-z_]\w{0,60}\.){0,8}_?[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout|"
     r"TimeoutExpired|"
     r"NotFound|ArrowInvalid|BadZipFile|UnpicklingError|Failed|FailureKind|Mismatch|Overflow|RepoError|Died|Unavailable|Ended|Incompatible|"
-    r"InvalidSchema|InvalidURL|LimitHit|Unsupported|OutOfResources|Divergence)"
+    r"InvalidSchema|InvalidVersion|InvalidSpecifier|InvalidRequirement|InvalidURL|LimitHit|Unsupported|OutOfResources|Divergence)"
     r"(?:\(\w{1,80}\))?(?::|$)"
 )
 # In the middle of a line: the part of an exception that a warning or log call repeats.

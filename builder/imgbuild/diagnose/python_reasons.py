@@ -10,6 +10,7 @@ from imgbuild.diagnose import attributes, calls, existing, requirements, standar
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.rules import Confidence
+from imgbuild.values import normalize
 
 # Methods of transformers' models, whose arguments change between releases.
 FORWARD = re.compile(r"^[A-Z]\w*(?:Model|ForCausalLM|Attention|DecoderLayer|Generation)\.forward$")
@@ -258,6 +259,18 @@ def _module(text: str, facts: Facts, caller: str) -> Reason | None:
         return existing.of(existence, what, f"do not import {module}", "IMG903", facts, caller)
     top = module.partition(".")[0]
     package = releases.distribution(module)
+    if match.re is PACKAGE_ABSENT and normalize(module) != package and " " not in package:
+        user = releases.package_name(caller) or facts.user_of(package) or "the code"
+        return Reason(
+            code="IMG903",
+            cause=f"{user} reads the metadata of a package {module}, and its name on the index is"
+            f" {package}: {user} is older than that name, or {package} is not installed",
+            cure=requirements.renewed(user)
+            + f" if {package} is installed (pip show {package}), else pip install {package}"
+            if user != "the code"
+            else f"update the package that reads it if {package} is installed (pip show"
+            f" {package}), else pip install {package}",
+        )
     if "." in module and package == releases.distribution(top):
         return Reason(
             code="IMG903",
@@ -291,7 +304,7 @@ def _module(text: str, facts: Facts, caller: str) -> Reason | None:
     )
 
 
-def _positional(text: str, _facts: Facts, _caller: str) -> Reason | None:
+def _positional(text: str, facts: Facts, caller: str) -> Reason | None:
     if counted := COUNTED.search(text):
         return Reason(
             code="IMG915",
@@ -304,10 +317,20 @@ def _positional(text: str, _facts: Facts, _caller: str) -> Reason | None:
     match = POSITIONAL.search(text)
     if match is None:
         return None
+    callee, names = match["callee"], match["names"].splitlines()[0]
+    of_model = FORWARD.search(callee) or callee.endswith("RotaryEmbedding.forward")
+    package = releases.owner(callee.partition(".")[0]) or ("transformers" if of_model else "")
+    if package:
+        return Reason(
+            code="IMG915",
+            cause=f"{callee} of the installed {package} requires {names}, which its caller does not"
+            f" pass: the caller was written for another {package}",
+            cure=f"{requirements.update(package, caller, facts)}, or pass it if the caller is your"
+            " own code",
+        )
     return Reason(
         code="IMG915",
-        cause=f"{match['callee']} of the installed version requires"
-        f" {match['names'].splitlines()[0]}, which the caller does not pass",
+        cause=f"{callee} of the installed version requires {names}, which the caller does not pass",
         cure="pass it, or install the version that the caller was written for",
     )
 

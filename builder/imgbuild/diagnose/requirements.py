@@ -163,10 +163,10 @@ def update(package: str, caller: str, facts: Facts) -> str:
     if twin := _twin(package):
         return f"update both, which are released together: pip install -U {package} {twin}"
     return (
-        f"if a package uses it (the last file above the error in the traceback), update both: pip"
-        f" install -U {package} PACKAGE; if your program does, install the {package} that its"
-        f" README or requirements name, or that was the newest when it was written: pip install"
-        f" '{package}==VERSION' (pip index versions {package} lists them)"
+        f"install the {package} that the program's README or requirements name, or that was the"
+        f" newest when it was written: pip install '{package}==VERSION' (pip index versions"
+        f" {package} lists them); if a package uses it (the last file above the error in the"
+        f" traceback), update both: pip install -U {package} PACKAGE"
     )
 
 

@@ -1,0 +1,95 @@
+"""Reasons for attributes that a module or an object does not have."""
+
+from __future__ import annotations
+
+from imgbuild.audit.names import releases
+from imgbuild.diagnose import calls, existing, requirements
+from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.finding import Reason
+
+BUILT_IN = ("NoneType", "str", "list", "dict", "int", "tuple", "float", "function")
+CODE = "IMG905"
+
+
+def reason(text: str, facts: Facts, caller: str) -> Reason | None:
+    """The cause of an AttributeError; None for other errors, and for values of Python's types.
+
+    `caller`: the import name of the package whose code reads the attribute.
+    """
+    if not text.startswith("AttributeError") and "AttributeError" not in text[:60]:
+        return None
+    match = calls.ATTRIBUTE.search(text)
+    if match is None:
+        return None
+    name, module = match["name"], match["module"]
+    owner = match["owner"] or match["bare"] or ""
+    if owner in BUILT_IN:
+        return None
+    if module:
+        return _of_module(module, name, facts, caller)
+    existence = releases.member(owner, name)
+    if existence is not None and existence.spec and not existing.has(existence, facts):
+        return existing.of(existence, f"{owner}.{name}", f"do not use {name}", CODE, facts)
+    return _of_class(owner, name, facts, caller)
+
+
+def _of_module(module: str, name: str, facts: Facts, caller: str) -> Reason:
+    """The reason for a module without an attribute."""
+    existence = releases.name_in(module, name) or releases.module_in(f"{module}.{name}")
+    if existence is not None:
+        return existing.of(existence, f"{module}.{name}", f"do not use {name}", CODE, facts)
+    package = releases.distribution(module)
+    cause = f"the installed {package} has no {name} in {module}: the code was written for a"
+    cure = requirements.update(package, caller, facts)
+    if "." in module:
+        return Reason(code=CODE, cause=f"{cause} different version", cure=cure)
+    return Reason(
+        code=CODE,
+        cause=f"{cause} different version, or a file or folder named {module} is imported instead"
+        f" of {package}",
+        cure=f"python -c 'import {module}; print({module}.__file__)' shows what is imported: rename"
+        f" it, or {cure}",
+    )
+
+
+def _of_class(owner: str, name: str, facts: Facts, caller: str) -> Reason:
+    """The reason for an object of class `owner` without an attribute."""
+    if package := releases.owner(owner):
+        return Reason(
+            code=CODE,
+            cause=f"{owner}, a class of {package}, has no {name} in the installed version: the"
+            f" code that uses it was written for another {package}",
+            cure=requirements.update(package, caller, facts),
+        )
+    if owner.endswith("Config"):
+        return _of_configuration(owner, name, facts.versions.get("transformers", ""))
+    if owner.endswith("Trainer"):
+        return Reason(
+            code=CODE,
+            cause=f"the Trainer of trl or transformers from which {owner} is derived does not set"
+            f" {name} in the installed version: {owner} was written for another one",
+            cure="install the trl and transformers that the project's requirements name (pip"
+            f" install 'trl==VERSION' 'transformers==VERSION'), or set self.{name} in"
+            f" {owner}.__init__",
+        )
+    return Reason(
+        code=CODE,
+        cause=f"{owner} has no attribute {name} in the installed version: the code was written for"
+        " a different version",
+        cure="install the version of the package that defines it that the code was written for, or"
+        " change the code",
+    )
+
+
+def _of_configuration(owner: str, name: str, version: str) -> Reason:
+    """The reason for a model's configuration without a field; `version`: of transformers."""
+    major = version.partition(".")[0]
+    older = f" (pip install 'transformers<{major}')" if major in ("4", "5") else ""
+    return Reason(
+        code=CODE,
+        cause=f"{owner} does not define {name}: this configuration and the code that reads it are"
+        " of different versions, or the model's own code was written for another transformers than"
+        f" the installed one{version and f' ({version})'}",
+        cure="install the transformers that transformers_version in the model's config.json or its"
+        f" card names{older}, or newer code of the model",
+    )

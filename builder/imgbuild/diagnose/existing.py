@@ -1,0 +1,55 @@
+"""Reasons from the releases that have a name."""
+
+from __future__ import annotations
+
+from imgbuild.audit.names import releases
+from imgbuild.audit.names.releases import Existence
+from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.finding import Reason
+
+
+def has(existence: Existence, facts: Facts) -> bool:
+    """Whether the version in the log has the name, so that its absence has another reason."""
+    version = facts.versions.get(existence.package, "")
+    return bool(version) and existence.fits(version)
+
+
+def of(
+    existence: Existence, what: str, remove: str, code: str, facts: Facts, caller: str = ""
+) -> Reason:
+    """The reason according to `existence`, with a change of the code and a pin as its cure.
+
+    `caller`: the package that uses the name, which users cannot change.
+    """
+    cures = []
+    user = releases.package_name(caller)
+    version = facts.versions.get(existence.package, "")
+    if version and existence.spec and existence.within(version) and has(existence, facts):
+        package = existence.package
+        return Reason(
+            code=code,
+            cause=f"{existence.sentence(what)}, and the log shows {package} {version}, which has"
+            f" it: another {package} is imported",
+            cure=f"compare python -m pip show {package} with the folder that the program imports"
+            " (print its __file__ and __version__): restart the notebook's kernel after an update,"
+            f" and remove a second {package} (a checkout in the working directory, ~/.local,"
+            " another environment on PATH)",
+        )
+    if user and user != existence.package:
+        newer = not existence.spec or existence.removed_in
+        cures.append(f"use {'a newer' if newer else 'an older'} {user}, which does without it")
+    elif existence.instead:
+        cures.append(f"use {existence.instead}")
+    elif not existence.spec or existence.removed_in:
+        cures.append(remove)
+    if existence.spec:
+        cures.insert(0 if user else len(cures), f"install {existence.requirement()}")
+    cause = existence.sentence(what)
+    if version:
+        cause += f" (the log shows {existence.package} {version})"
+    return Reason(
+        code=code,
+        cause=cause,
+        cure=", or ".join(cures),
+        confidence="high" if existence.spec else "medium",
+    )
