@@ -312,7 +312,8 @@ def test_targets_that_passed_on_a_gpu_are_listed(
     assert has in names
     assert lacks not in names
     failed = imgbuild("list", "--tested", "H200", *matrix_options).stderr
-    assert "cu130-vllm0.20.2 (retired); to show the failures, run: imgbuild show TARGET --tests" in failed
+    hint = "to show the failures, run: imgbuild show TARGET --tests"
+    assert f"cu130-vllm0.20.2 (retired); {hint}" in failed
     failed = imgbuild("list", "--tested", "H200", "--cuda", "12.6", *matrix_options).stderr
     assert "failed" not in failed
     done = imgbuild("list", "--tested", "RTX 4090", *matrix_options)

@@ -116,7 +116,8 @@ def test_path_in_another_mount_is_not_mounted_again(tmp_path: Path) -> None:
     assert passed(env, mounts=[instead]).env == env
     other = Mount(source=Path("/b"), target=str(tmp_path / "a"))
     (message,) = passed(env, mounts=[other]).messages
-    assert f"/b is mounted at {tmp_path}/a; to pass it, add -v {tmp_path}/a/hub:/mnt/hf_hub" in message
+    mount = f"-v {tmp_path}/a/hub:/mnt/hf_hub"
+    assert f"/b is mounted at {tmp_path}/a; to pass it, add {mount}" in message
     below = Mount(source=Path("/b"), target=f"{tmp_path}/a/hub/x")
     assert passed(env, mounts=[below]).mounts == ()
 

@@ -357,7 +357,7 @@ def test_env_variables_are_set_or_passed():
     with pytest.raises(InputError, match="not a valid variable name"):
         jobs.variables(["1A=b"])
     for word in ("UID=5", "SHELLOPTS", "SLURM_JOB_ID=1", "IMGBUILD_ENV_A=b"):
-        with pytest.raises(InputError, match="can only be set by the shell, Slurm or the job script"):
+        with pytest.raises(InputError, match="only be set by the shell, Slurm or the job script"):
             jobs.variables([word])
 
 
