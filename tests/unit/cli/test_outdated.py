@@ -67,10 +67,7 @@ def test_pins_that_block_each_other_are_reported(imgbuild: Command) -> None:
     assert packages["engine"]["reasons"] == ["3.0 requires torch==2.8.0, not 2.6.0"]
     assert packages["torch"]["reasons"] == ["engine 1.0 requires torch==2.6.0"]
     assert packages["arm"]["reasons"] == ["no wheel for x86_64 with Python 3.11"]
-    assert (
-        packages["old"]["error"]
-        == "no allowed version has a wheel for this Python and machine"
-    )
+    assert packages["old"]["error"] == "no allowed version has a wheel for this Python and machine"
     assert packages["nosuch"]["error"] == "the index has no such package"
     assert rows(imgbuild, "-r", "requirements.txt", "--arch", "arm64")["arm"]["takes"] == "2.0"
     lines = imgbuild("outdated", "-r", "requirements.txt", "--arch", "x86_64").stdout.splitlines()

@@ -148,9 +148,7 @@ def test_single_trainer_has_rank_and_gpu():
 
 @pytest.mark.parametrize("command", ["python", "python -u train.py", "python -c pass"])
 def test_python_options_with_accelerate_or_torchrun_are_refused(command):
-    with pytest.raises(
-        InputError, match="accelerate starts Python; specify only the script"
-    ):
+    with pytest.raises(InputError, match="accelerate starts Python; specify only the script"):
         job_script(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
     with pytest.raises(InputError, match="torchrun starts Python; specify only the script"):
         job_script(ScriptKind.TORCHRUN, command=tuple(command.split()))
